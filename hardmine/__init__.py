@@ -1,0 +1,1 @@
+"""hardmine: mine once, train hard."""

@@ -1,0 +1,1 @@
+"""Pure functions on arrays: what a set of descriptors is worth."""

@@ -1,0 +1,1 @@
+"""What `evaluate` runs: one file per published evaluation protocol."""

@@ -1,0 +1,1 @@
+"""Networks, losses, recipes, checkpoints and the training loop."""
