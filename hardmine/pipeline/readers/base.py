@@ -45,12 +45,12 @@ class Candidates:
     """Every item that may become a patch, in source order; candidate number = position here.
 
     raw_label: (N,) int64 or bytes ('S'), what the dataset calls the class. source: (N,) bytes ('S'), where the item
-    came from (file and cell, photograph and keypoint), unique. pixel_shape: (H, W) or (H, W, C), uint8. columns: further
-    per-item columns, each (N, ...): 'image' int64 (number of the photograph the patch was cut from), 'frame' float32
-    (N, 4) (x, y, size in pixels of that photograph, angle in radians), 'view'... pairs: evaluation pair lists by name.
-    rejects: sources that could not even be listed. counts: what the reader wants said in the table at the end of the
-    stage (dropped keypoints, dot files skipped), name to number. files: the raw files this depends on, for the key of an
-    interrupted ingest.
+    came from (file and cell, photograph and keypoint), unique. pixel_shape: (H, W) or (H, W, C), uint8.
+    columns: further per-item columns, each (N, ...): 'image' int64 (number of the photograph the patch was cut from),
+    'frame' float32 (N, 4) (x, y, size in pixels of that photograph, angle in radians). pairs: evaluation pair lists by
+    name. rejects: sources that could not even be listed. counts: what the reader wants said in the table at the end of
+    the stage (dropped keypoints, dot files skipped), name to number. files: the raw files this depends on, for the key
+    of an interrupted ingest.
     """
 
     raw_label: np.ndarray

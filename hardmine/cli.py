@@ -1,0 +1,343 @@
+"""The command line: parses, calls one function, prints. Heavy imports stay inside the commands."""
+
+from __future__ import annotations
+
+import json as jsonlib
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from hardmine.errors import HardmineError, InputError
+
+if TYPE_CHECKING:
+    from hardmine.train.networks import Network
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="hardmine: mine hard examples once, keep them on disk, train descriptors from them.",
+)
+
+Set = Annotated[list[str] | None, typer.Option("--set", help="Set one option: key=value. May be given several times.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, and nothing else there.")]
+Split = Annotated[str | None, typer.Option(help="A split of the store; not needed where it has only one.")]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1; default: CUDA where it is there.")]
+CheckpointOption = Annotated[Path | None, typer.Option(help="A run folder, or the weights file of a run.")]
+NetworkOption = Annotated[str | None, typer.Option(help="A network by name, with --weights or freshly initialised.")]
+WeightsOption = Annotated[Path | None, typer.Option(help="Weights for --network: safetensors or a torch file.")]
+
+
+@app.command()
+def ingest(
+    kind: Annotated[str, typer.Argument(help="phototour, photos, sequences: the layout of SRC.")],
+    src: Annotated[Path, typer.Argument(help="Folder of the raw dataset.")],
+    store: Annotated[Path, typer.Argument(help="Patch store to write.")],
+    set_: Set = None,
+    on_bad: Annotated[Literal["skip", "fail"], typer.Option(help="What happens to a bad source.")] = "skip",
+    split: Annotated[str | None, typer.Option(help="Make splits: by-class:0.8 gives train and val.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the split.")] = 0,
+    min_per_class: Annotated[int, typer.Option(min=1, help="Smaller classes are stored but not used.")] = 1,
+    max_per_class: Annotated[int | None, typer.Option(min=1, help="Further items are stored but not used.")] = None,
+    json: Json = False,
+) -> None:
+    """Write a patch store from a raw dataset. A killed ingest goes on where it was."""
+    from hardmine.pipeline.ingest import ingest as run
+
+    with _bar("patches") as progress:
+        report = run(
+            kind,
+            src,
+            store,
+            options=_settings(set_),
+            on_bad=on_bad,
+            split=split,
+            seed=seed,
+            min_per_class=min_per_class,
+            max_per_class=max_per_class,
+            progress=progress,
+        )
+    _show(report.json(), json, f"patch store {store}")
+
+
+@app.command()
+def verify(store: Annotated[Path, typer.Argument(help="Patch store.")], json: Json = False) -> None:
+    """Re-read every checksum of a patch store."""
+    from hardmine.store.patches import PatchStore
+
+    problems = PatchStore.open(store).verify()
+    _show({"store": str(store), "problems": problems}, json, f"{store}: {len(problems)} problems")
+    if problems:
+        raise typer.Exit(1)
+
+
+@app.command()
+def mine(
+    store: Annotated[Path, typer.Argument(help="Patch store.")],
+    mining: Annotated[Path, typer.Argument(help="Mining store to write a round to.")],
+    checkpoint: CheckpointOption = None,
+    network: NetworkOption = None,
+    weights: WeightsOption = None,
+    seed: Annotated[int, typer.Option(help="Seed of the weights of --network without --weights.")] = 0,
+    split: Split = None,
+    derive: Annotated[str, typer.Option(help="Comma-separated: pairs, knn, centroids, index.")] = (
+        "pairs,knn,centroids,index"
+    ),
+    neighbours: Annotated[int, typer.Option(min=1, help="Length of the neighbour lists.")] = 16,
+    index: Annotated[str, typer.Option(help="A faiss factory string.")] = "Flat",
+    views: Annotated[int | None, typer.Option(min=2, help="Extend classes to this many rotated views.")] = None,
+    set_: Set = None,
+    device: Device = None,
+    json: Json = False,
+) -> None:
+    """Embed a patch store and derive hard pairs, neighbours and an index. On a key that is there it does nothing.
+
+    --set gives options of the network, e.g. --set dropout=0.1."""
+    from hardmine.mining.mine import mine as run
+    from hardmine.pipeline.views import Views
+    from hardmine.store.patches import PatchStore
+
+    loaded, _ = _network(checkpoint, network, weights, seed, set_)
+    with _bar("patches") as progress:
+        mined = run(
+            PatchStore.open(store),
+            mining,
+            loaded,
+            split=split,
+            views=None if views is None else Views(per_class=views),
+            derive=tuple(name for name in derive.split(",") if name),
+            neighbours=neighbours,
+            index=index,
+            device=device,
+            progress=progress,
+        )
+    facts = {
+        "round": mined.round.number,
+        "embedded": mined.embedded,
+        "reused": mined.reused,
+        "entries": mined.round.attrs["counts"]["entries"],
+        "spread": mined.round.attrs["spread"],
+        "derived": mined.round.attrs["derived"],
+        "seconds": mined.seconds,
+        "messages": mined.messages,
+    }
+    _show(facts, json, f"mining store {mining}")
+
+
+@app.command()
+def train(
+    recipe: Annotated[str, typer.Argument(help="A TOML file, or the name of a recipe that hardmine ships.")],
+    run: Annotated[Path | None, typer.Option(help="Run folder; default: runs/RECIPE-DIGEST.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Fail unless there is a run to go on with.")] = False,
+    set_: Set = None,
+    device: Device = None,
+    json: Json = False,
+) -> None:
+    """Train a recipe. The same command on an unfinished run goes on where it was, to the bit."""
+    from hardmine.protocols.evaluate import score
+    from hardmine.train.loop import train as run_training
+    from hardmine.train.recipe import load_recipe
+
+    loaded = load_recipe(recipe, set_ or ())
+    folder = run or Path("runs") / f"{Path(recipe).stem}-{loaded.digest()[:8]}"
+    with _bar("steps") as progress:
+        result = run_training(loaded, folder, score, must_resume=resume, device=device, progress=progress)
+    _show({"run": str(result.path), "trained_steps": result.trained, **result.result}, json, f"run {folder}")
+
+
+@app.command()
+def evaluate(
+    protocol: Annotated[str, typer.Argument(help="phototour")],
+    store: Annotated[Path, typer.Argument(help="Patch store.")],
+    mining: Annotated[Path | None, typer.Option(help="Mining store; default: the run's, else STORE.mining.")] = None,
+    round: Annotated[str | None, typer.Option(help="A committed round: its number, or 'latest'.")] = None,
+    checkpoint: CheckpointOption = None,
+    network: NetworkOption = None,
+    weights: WeightsOption = None,
+    seed: Annotated[int, typer.Option(help="Seed of the weights of --network without --weights.")] = 0,
+    split: Split = None,
+    pairs: Annotated[str | None, typer.Option(help="Name of the pair list, where the store has several.")] = None,
+    compare: Annotated[str, typer.Option(help="Baselines beside it, comma-separated: pixels, sift, rootsift.")] = "",
+    roc: Annotated[Path | None, typer.Option(help="Draw the ROC curves to this PNG.")] = None,
+    set_: Set = None,
+    device: Device = None,
+    json: Json = False,
+) -> None:
+    """Evaluate a network or a committed round. A round whose key fits is reused; otherwise one is mined."""
+    from hardmine.protocols.evaluate import evaluate as run
+
+    loaded, label = None, None
+    if round is None:
+        loaded, label = _network(checkpoint, network, weights, seed, set_)
+    elif checkpoint or network:
+        raise InputError("give --round or a network, not both")
+    if mining is None:
+        mining = (
+            checkpoint / "mining" if checkpoint and checkpoint.is_dir() else Path(f"{str(store).rstrip('/')}.mining")
+        )
+    with _bar("patches") as progress:
+        report = run(
+            protocol,
+            store,
+            mining,
+            network=loaded,
+            name=label,
+            round=round,
+            split=split,
+            pairs=pairs,
+            compare=[name for name in compare.split(",") if name],
+            roc=roc,
+            device=device,
+            progress=progress,
+        )
+    if json:
+        _print_json(report.json())
+        return
+    rows = [[name, *(f"{100 * v:.2f} %" for v in r.metrics.values())] for name, r in report.results.items()]
+    _table(f"{protocol} on {store}", ["descriptor", *next(iter(report.results.values())).metrics], rows)
+    facts = next(iter(report.results.values())).facts
+    typer.echo("  ".join(f"{key}: {value}" for key, value in facts.items()))
+    typer.echo(f"rows embedded: {report.embedded} (round {report.round} of {mining})")
+    for message in report.messages:
+        typer.echo(message)
+
+
+@app.command()
+def describe(
+    run: Annotated[Path, typer.Argument(help="Run folder.")],
+    source: Annotated[Path, typer.Argument(help="A photograph, or a patch store.")],
+    out: Annotated[Path, typer.Argument(help="Where to write the .npz.")],
+    points: Annotated[int, typer.Option(min=1, help="Most keypoints of a photograph.")] = 2000,
+    device: Device = None,
+    json: Json = False,
+) -> None:
+    """Describe a photograph (keypoints and descriptors) or a patch store (rows and descriptors) with a trained run."""
+    from hardmine.protocols.describe import describe as write
+
+    _show(write(run, source, out, points=points, device=device), json, f"descriptors of {source}")
+
+
+@app.command()
+def inspect(
+    path: Annotated[Path, typer.Argument(help="A patch store, a mining store or a run.")], json: Json = False
+) -> None:
+    """Say what is in a patch store, a mining store or a run."""
+    from hardmine.protocols.inspect import inspect as look
+
+    found = look(path)
+    if json:
+        _print_json(found)
+        return
+    for title, value in found.items():
+        if isinstance(value, list) and value and isinstance(value[0], dict):
+            _table(title, list(value[0]), [[_text(v) for v in row.values()] for row in value])
+        elif isinstance(value, dict):
+            _table(title, ["", ""], [[k, _text(v)] for k, v in value.items()])
+        else:
+            typer.echo(f"{title}: {_text(value)}")
+
+
+@app.command()
+def demo(out: Annotated[Path, typer.Argument(help="Folder to work in.")] = Path("demo"), json: Json = False) -> None:
+    """Ingest, mine, train, evaluate on real photographs that scikit-image ships; prints a table, writes a picture."""
+    from hardmine.demo import demo as run
+
+    found = run(out, say=lambda text: typer.echo(text, err=True))
+    if json:
+        _print_json(found)
+        return
+    for table in found["tables"]:
+        _table(table["title"], table["columns"], table["rows"])
+    typer.echo(f"picture: {found['picture']}")
+
+
+def main() -> None:
+    """Run the program. Errors made on purpose print one message; exit codes: 0 done, 1 failed, 2 bad usage or input."""
+    try:
+        app()
+    except HardmineError as error:
+        typer.echo(f"hardmine: {error}", err=True)
+        sys.exit(error.exit_code)
+
+
+def _network(
+    checkpoint: Path | None, name: str | None, weights: Path | None, seed: int, options: list[str] | None
+) -> tuple[Network, str]:
+    """The network that the options name, and what to call it."""
+    from hardmine.train.networks import build, load_weights
+    from hardmine.train.runs import load
+
+    if (checkpoint is None) == (name is None):
+        raise InputError("give either --checkpoint RUN or --network NAME (with --weights FILE, or untrained)")
+    if checkpoint is not None:
+        if weights is not None or options:
+            raise InputError("--weights and --set go with --network, not with --checkpoint")
+        return load(checkpoint), checkpoint.name or str(checkpoint)
+    assert name is not None  # said above
+    network = build(name, _settings(options), seed)
+    if weights is not None:
+        load_weights(network, weights)
+    return network.eval(), f"{name} ({weights.name if weights else 'untrained'})"
+
+
+def _settings(pairs: list[str] | None) -> dict[str, Any]:
+    from hardmine.options import apply_override
+
+    tree: dict[str, Any] = {}
+    for pair in pairs or ():
+        apply_override(tree, pair)
+    return tree
+
+
+@contextmanager
+def _bar(unit: str) -> Iterator[Any]:
+    """A progress bar on stderr, with rate and time left; gives the function to call with (done, total[, figures])."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
+        task = shown.add_task(unit, total=None)
+
+        def progress(done: int, total: int, figures: dict[str, float] | None = None) -> None:
+            text = unit + "".join(f"  {k} {v:.4g}" for k, v in (figures or {}).items())
+            shown.update(task, completed=done, total=total, description=text)
+
+        yield progress
+
+
+def _show(facts: dict[str, Any], json: bool, title: str) -> None:
+    if json:
+        _print_json(facts)
+    else:
+        _table(title, ["", ""], [[key.replace("_", " "), _text(value)] for key, value in facts.items()])
+
+
+def _table(title: str, columns: list[str], rows: list[list[str]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", show_header=any(columns))
+    for name in columns:
+        table.add_column(name)
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, dict):
+        return "\n".join(f"{k}: {_text(v)}" for k, v in value.items()) or "none"
+    if isinstance(value, list):
+        return "\n".join(_text(v) for v in value) or "none"
+    return "none" if value is None else str(value)
+
+
+def _print_json(value: Any) -> None:
+    typer.echo(jsonlib.dumps(value, sort_keys=False))

@@ -1,0 +1,5 @@
+"""In-batch miners, found by name: one file per strategy."""
+
+from hardmine.mining.miners.base import Miner, Tuples, miners
+
+__all__ = ["Miner", "Tuples", "miners"]

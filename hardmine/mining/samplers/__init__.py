@@ -1,0 +1,5 @@
+"""Batch samplers: from a round (or nothing but labels) to batch plans, one strategy a file, found by name."""
+
+from hardmine.mining.samplers.base import Sampler, samplers
+
+__all__ = ["Sampler", "samplers"]

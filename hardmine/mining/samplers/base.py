@@ -1,0 +1,104 @@
+"""What every sampler does: draw the classes and the anchors of a step, and hand over the choice of the positive."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar, Literal, SupportsFloat
+
+import numpy as np
+from torch.utils.data import Sampler as TorchSampler
+
+from hardmine.errors import InputError, StoreError
+from hardmine.mining.class_distances import Distances
+from hardmine.mining.entries import Entries
+from hardmine.mining.plan import BatchPlan
+from hardmine.options import Options
+from hardmine.registry import Registry
+
+Augment = Literal["none", "fliprot", "dihedral"]
+_DIHEDRAL_CODES: dict[str, int] = {"none": 1, "fliprot": 4, "dihedral": 8}
+
+
+class Sampler(TorchSampler[BatchPlan]):
+    """A torch batch sampler of `BatchPlan`s: `DataLoader(dataset, batch_sampler=sampler)`.
+
+    entries: of one split; classes with fewer than two entries cannot give a pair and are left out (`skipped_classes`).
+    pairs: n, pairs a batch, each of another class. seed: every plan is a function of (seed, step) and of what was
+    recorded or mined before, never of the number of workers. augment: flips and turns drawn for each pair, 'fliprot'
+    (HardNet: transpose and mirror, each with probability 1/2), 'dihedral' (all eight) or 'none'. lag: how many steps
+    late the recorded losses are used. A subclass chooses the positives in `choose_positive`.
+    """
+
+    Options: ClassVar[type[Options]] = Options
+    needs_distances: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        entries: Entries,
+        options: Any = None,
+        *,
+        pairs: int,
+        seed: int = 0,
+        augment: Augment = "none",
+        lag: int = 16,
+    ):
+        self.entries, self.pairs, self.seed, self.augment, self.lag = entries, pairs, seed, augment, lag
+        self.options = self.Options() if options is None else options
+        self.distances: Distances | None = None
+        self.classes = np.flatnonzero(np.diff(entries.offsets) >= 2)
+        self.skipped_classes = int(np.count_nonzero(np.diff(entries.offsets) == 1))
+        if len(self.classes) < pairs:
+            raise InputError(
+                f"a batch of {pairs} pairs needs {pairs} classes with two patches or more, but this split has "
+                f"{len(self.classes)} ({self.skipped_classes} have one patch): choose fewer pairs, or views for "
+                "classes with one patch"
+            )
+        self._steps = range(0)
+
+    def between(self, first: int, stop: int) -> Sampler:
+        """Make iterating deliver the plans of steps first .. stop - 1. Returns self."""
+        self._steps = range(first, stop)
+        return self
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    def __iter__(self) -> Iterator[BatchPlan]:
+        return map(self.plan, self._steps)
+
+    def plan(self, step: int) -> BatchPlan:
+        """The batch of `step`. AdaSample's Algorithm 1, lines 1-3, without line 3's choice of the positive."""
+        if self.needs_distances and self.distances is None:
+            raise StoreError("this sampler needs the distances of a mining round: set `sampler.distances` first")
+        rng = np.random.Generator(np.random.Philox(key=[self.seed, step]))
+        classes = self.classes[rng.choice(len(self.classes), self.pairs, replace=False)]
+        start, size = self.entries.offsets[classes], np.diff(self.entries.offsets)[classes]
+        anchor = np.minimum((rng.random(self.pairs) * size).astype(np.int64), size - 1)
+        dihedral = rng.integers(_DIHEDRAL_CODES[self.augment], size=self.pairs, dtype=np.uint8)
+        positive, weight = self.choose_positive(step, classes, size, anchor, rng)
+        a, p = start + anchor, start + positive
+        row, view = self.entries.row, self.entries.view
+        return BatchPlan(step, row[a], row[p], view[a], view[p], classes, weight.astype(np.float32), dihedral)
+
+    def choose_positive(
+        self, step: int, classes: np.ndarray, size: np.ndarray, anchor: np.ndarray, rng: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Slots of the positives int64 (n,), never the anchor's, and the weights (n,) with mean 1."""
+        raise NotImplementedError(f"{type(self).__name__} does not say how it chooses positives")
+
+    def record(self, step: int, loss: SupportsFloat) -> None:
+        """Tell the sampler the mean unweighted loss of a step (a number, or a tensor not read back yet)."""
+
+    def state(self, step: int) -> dict[str, Any]:
+        """What a run that continues at `step` needs beyond the seed; JSON."""
+        return {}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Go back to a `state`."""
+
+    def scalars(self, step: int) -> dict[str, float]:
+        """The sampler's own numbers for the log."""
+        return {}
+
+
+samplers: Registry[type[Sampler]] = Registry("sampler", "hardmine.mining.samplers")

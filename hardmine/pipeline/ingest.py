@@ -1,0 +1,210 @@
+"""`ingest`: a raw data set becomes a patch store, in shards that can be written apart and resumed."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from hardmine.errors import InputError, StoreError, UnknownNameError
+from hardmine.pipeline.commit import commit, discard_leftovers, discard_unfinished
+from hardmine.pipeline.ingest_plan import Plan, differing_parts, make_plan, parse_split
+from hardmine.pipeline.readers.base import Options, Reader, readers
+from hardmine.pipeline.shards import OnBad, ShardRecord, ShardTask, finished_shard, write_shard
+from hardmine.store.files import LOCK, OWNER, PARTIAL, remove_partials, write_atomic, write_lock
+from hardmine.store.manifest import COLUMNS, MANIFEST, PAIRS, SHARDS, UNFINISHED, Manifest
+from hardmine.store.patches import PatchStore
+
+__all__ = ["IngestReport", "ShardRecord", "ShardTask", "ingest", "write_shard"]
+
+
+@dataclass(frozen=True)
+class IngestReport:
+    """The end of an ingest. path: the store; written: False if the same store was there already; resumed: shards that
+    an interrupted run had finished; counts: what came of every item, in the order to print; reasons: rejects by reason,
+    the most frequent first."""
+
+    path: Path
+    written: bool
+    resumed: int
+    counts: dict[str, int]
+    reasons: dict[str, int]
+
+
+def ingest(
+    kind: str,
+    src: str | Path,
+    store: str | Path,
+    *,
+    options: dict[str, Any] | None = None,
+    on_bad: OnBad = "skip",
+    split: str | None = None,
+    seed: int = 0,
+    min_per_class: int = 1,
+    max_per_class: int | None = None,
+    shard_rows: int = 32768,
+    progress: Callable[[int, int], None] | None = None,
+) -> IngestReport:
+    """Make the patch store `store` from the data set in `src`, laid out as `kind` says (`readers.names()`).
+
+    Items are sorted by raw label, then cut into slices of `shard_rows`, one shard each. A killed run is finished by the
+    same call; the same call on a finished store writes nothing. Same source and options give the same bytes.
+
+    options: of the reader. on_bad: "skip" lists bad items in rejects.csv, "fail" stops at the first. split:
+    "by-class:0.8" puts that fraction of the classes, chosen by `seed`, into `train` and the others into `val`.
+    min_per_class, max_per_class: patches of smaller classes, and those past the first max_per_class of a class, are
+    stored but not `used`. progress: called with (items done, items in all).
+
+    Raises UnknownNameError (kind, option, split rule), InputError (the source, an option, a bad item under "fail",
+    nothing left, a folder that is something else), MissingError, StoreError (the folder holds another ingest),
+    LockedError, DiskError.
+    """
+    src, store = Path(src), Path(store)
+    if on_bad not in ("skip", "fail"):
+        raise UnknownNameError("on_bad policy", on_bad, ["skip", "fail"])
+    reader_class = readers.get(kind)
+    chosen = _options(kind, reader_class, options or {})
+    rule = parse_split(split, seed)
+    _refuse_foreign(store)
+    reader = reader_class(src, chosen)
+    candidates = reader.candidates()
+    if on_bad == "fail" and candidates.rejects:
+        reject = candidates.rejects[0]
+        raise InputError(f"{_shown(reject.source)}: {reject.reason}. Mend it, or leave bad items out (on_bad='skip').")
+    if not len(candidates.source):
+        raise _nothing_left(0, [reject.reason for reject in candidates.rejects], src)
+    plan = make_plan(
+        kind, src, chosen.model_dump(mode="json"), candidates, rule, min_per_class, max_per_class, shard_rows
+    )
+    with write_lock(store, "the patch store"):
+        if (store / MANIFEST).exists():
+            return _already_there(store, plan, on_bad)
+        _begin(store, plan)
+        tasks = _tasks(reader, store, plan, shard_rows, on_bad)
+        records, resumed = _write_shards(tasks, len(plan.order), progress)
+        if not any(record.rows for record in records):
+            discard_unfinished(store)
+            reasons = [reject.reason for reject in candidates.rejects]
+            reasons += [item.reason for record in records for item in record.rejects]
+            raise _nothing_left(len(plan.order), reasons, src)
+        manifest = commit(store, plan, records)
+        discard_leftovers(store)
+    return _report(store, manifest, written=True, resumed=resumed)
+
+
+def _write_shards(
+    tasks: list[ShardTask], total: int, progress: Callable[[int, int], None] | None
+) -> tuple[list[ShardRecord], int]:
+    """Every shard's record, and how many were finished already."""
+    records, resumed, done = [], 0, 0
+
+    def tick(items: int) -> None:
+        nonlocal done
+        done += items
+        if progress:
+            progress(done, total)
+
+    for task in tasks:
+        record = finished_shard(task)
+        if record is None:
+            record = write_shard(task, tick)
+        else:
+            resumed += 1
+            tick(len(task.numbers))
+        records.append(record)
+    return records, resumed
+
+
+def _tasks(reader: Reader, store: Path, plan: Plan, shard_rows: int, on_bad: OnBad) -> list[ShardTask]:
+    starts = range(0, len(plan.order), shard_rows)
+    return [
+        ShardTask(
+            reader=reader,
+            store=store,
+            number=number,
+            start=start,
+            numbers=plan.order[start : start + shard_rows],
+            pixel_shape=plan.candidates.pixel_shape,
+            plan_key=plan.key,
+            on_bad=on_bad,
+        )
+        for number, start in enumerate(starts)
+    ]
+
+
+def _options(kind: str, reader: type[Reader], options: dict[str, Any]) -> Options:
+    for name in options:
+        if name not in reader.Options.model_fields:
+            raise UnknownNameError(f"option of {kind}", name, reader.Options.model_fields)
+    try:
+        return reader.Options.model_validate(options)
+    except ValidationError as error:
+        problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']} (got {e['input']!r})" for e in error.errors())
+        raise InputError(f"options of {kind}: {problems}") from error
+
+
+def _refuse_foreign(store: Path) -> None:
+    """Raise InputError if `store` is neither absent, nor empty, nor a finished or unfinished patch store."""
+    if not store.exists():
+        return
+    if not store.is_dir():
+        raise InputError(f"{store} is a file: choose a folder for the patch store")
+    if (store / MANIFEST).exists() or (store / UNFINISHED).exists():
+        return
+    others = [p.name for p in store.iterdir() if p.name not in (LOCK, OWNER) and not p.name.endswith(PARTIAL)]
+    if others:
+        raise InputError(
+            f"{store} is not empty and no patch store (it has {', '.join(sorted(others)[:3])}): choose another folder"
+        )
+
+
+def _begin(store: Path, plan: Plan) -> None:
+    """Leave the plan in the folder, or find there that of the run to go on with. Raises StoreError for another's."""
+    path = store / UNFINISHED
+    if path.exists():
+        try:
+            other = json.loads(path.read_bytes())
+        except ValueError:
+            other = None
+        if other != plan.source:
+            raise StoreError(
+                f"{store} holds an unfinished ingest that differs in: {differing_parts(plan, other)}. Delete the "
+                "folder, or choose another."
+            )
+    else:
+        write_atomic(path, json.dumps(plan.source).encode())
+    for folder in (store, store / SHARDS, store / COLUMNS, store / PAIRS):
+        remove_partials(folder)
+
+
+def _already_there(store: Path, plan: Plan, on_bad: OnBad) -> IngestReport:
+    manifest = PatchStore.open(store).manifest
+    if manifest.source_key != plan.key:
+        raise StoreError(
+            f"{store} is a patch store already, and differs in: {differing_parts(plan, manifest.source)}. Delete the "
+            "folder, or choose another."
+        )
+    discard_leftovers(store)
+    report = _report(store, manifest, written=False, resumed=0)
+    if on_bad == "fail" and report.reasons:
+        raise InputError(f"{store} is there already, and {sum(report.reasons.values())} items were left out of it")
+    return report
+
+
+def _report(store: Path, manifest: Manifest, *, written: bool, resumed: int) -> IngestReport:
+    reasons = Counter(reason for _, reason in PatchStore(store, manifest).rejects())
+    return IngestReport(store, written, resumed, manifest.counts, dict(reasons.most_common()))
+
+
+def _nothing_left(count: int, reasons: Iterable[str], src: Path) -> InputError:
+    frequent = "; ".join(f"{reason} ({times} times)" for reason, times in Counter(reasons).most_common(3))
+    return InputError(f"no patch left (0 of {count}) from {src}: {frequent or 'no item found'}")
+
+
+def _shown(source: bytes) -> str:
+    return source.decode("utf-8", "replace")

@@ -1,0 +1,53 @@
+"""`describe`: what a trained run is for: keypoints and descriptors of a photograph, or descriptors of a patch store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from hardmine.errors import InputError
+from hardmine.mining.embed import embed_entries, embed_patches
+from hardmine.pipeline.frames import REACH, cut, detect
+from hardmine.pipeline.images import read_grey
+from hardmine.store.files import replacing
+from hardmine.store.patches import PatchStore
+from hardmine.train.networks import Network
+from hardmine.train.runs import load
+
+
+def describe_image(
+    network: Network, image: np.ndarray, points: int = 2000, device: str | torch.device | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Keypoints float64 (n, 4) (x, y, size, angle in radians) and descriptors float32 (n, dim) of a photograph.
+
+    image: uint8 (H, W), grey. points: at most so many, the strongest whose patch lies inside the photograph.
+    """
+    frames, _ = detect(image, points, reach=REACH)
+    return frames, embed_patches(cut(image, frames), network, device=device)
+
+
+def describe(
+    run: str | Path, source: str | Path, out: str | Path, *, points: int = 2000, device: str | None = None
+) -> dict[str, Any]:
+    """Write the descriptors of `source` to the npz file `out`, and say what it holds.
+
+    source: a photograph (arrays `keypoints` (n, 4) and `descriptors` (n, dim)), or a patch store (arrays `rows` (n,)
+    and `descriptors`). run: see `train.runs.load`. Raises MissingError, InputError.
+    """
+    network, source, out = load(run), Path(source), Path(out)
+    if out.suffix != ".npz":
+        raise InputError(f"{out}: the descriptors are written as .npz; name the file so")
+    if source.is_dir():
+        store = PatchStore.open(source)
+        rows = np.flatnonzero(store.used)
+        views = np.zeros(len(rows), np.int16)
+        arrays = {"rows": rows, "descriptors": embed_entries(store, rows, views, network, device=device)}
+    else:
+        keypoints, descriptors = describe_image(network, read_grey(source), points, device)
+        arrays = {"keypoints": keypoints, "descriptors": descriptors}
+    with replacing(out) as temporary, temporary.open("wb") as file:
+        np.savez(file, **arrays)
+    return {"out": str(out), **{name: list(array.shape) for name, array in arrays.items()}}

@@ -1,0 +1,119 @@
+"""`inspect`: what is in a patch store, a mining store or a run, as plain facts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hardmine.errors import MissingError
+from hardmine.store.patches import PatchStore
+from hardmine.store.rounds import MiningStore
+from hardmine.train import checkpoint
+from hardmine.train.runs import Run
+
+
+def inspect(path: str | Path) -> dict[str, Any]:
+    """Facts about whatever is at `path`: titles to values, dicts, or lists of rows. Raises MissingError."""
+    path = Path(path)
+    if (path / "manifest.json").is_file():
+        return patch_store(PatchStore.open(path))
+    if (path / "run.json").is_file():
+        return run(Run.open(path))
+    if (path / "zarr.json").is_file():
+        return mining_store(MiningStore(path))
+    raise MissingError(f"{path} is no patch store (manifest.json), mining store (zarr.json) or run (run.json)")
+
+
+def patch_store(store: PatchStore) -> dict[str, Any]:
+    """Counts, splits, class sizes, pair lists, reader's counts and rejects of a patch store."""
+    sizes = np.bincount(store.label[store.used], minlength=store.num_classes)
+    manifest = store.manifest
+    return {
+        "patch store": {
+            "path": str(store.path),
+            "kind": manifest.kind,
+            "patches": len(store),
+            "pixels": "x".join(map(str, store.pixel_shape)),
+            "classes": store.num_classes,
+            "used patches": int(store.used.sum()),
+            "patches per class": f"{sizes.min()} to {sizes.max()}, mean {sizes.mean():.2f}",
+            "classes with one patch": int((sizes == 1).sum()),
+            "columns": ", ".join(manifest.columns),
+            "fingerprint": store.fingerprint,
+        },
+        "options": dict(manifest.options),
+        "splits": [
+            {"split": name, "patches": len(store.rows(name)), "classes": len(np.unique(store.label[store.rows(name)]))}
+            for name in store.split_names
+        ],
+        "evaluation pairs": [{"list": p.name, "pairs": p.rows, "lost to rejects": p.lost} for p in manifest.pairs],
+        "counts": dict(manifest.counts),
+        "shards": [{"file": s.file, "rows": s.rows, "bytes": s.bytes, "sha256": s.sha256} for s in manifest.shards],
+        "rejects": len(store.rejects()),
+    }
+
+
+def mining_store(store: MiningStore) -> dict[str, Any]:
+    """The committed rounds of a mining store."""
+    return {
+        "mining store": str(store.path),
+        "rounds": [
+            {
+                "round": r.number,
+                "network": r.key["network"]["network"],
+                "weights": r.key["network"]["weights"][:12],
+                "step": r.attrs["step"],
+                "split": r.key["split"],
+                "patch store": r.key["patches"][:12],
+                "entries": len(r.entry_row),
+                "derived": ", ".join(sorted(r.attrs["derived"])),
+                "spread": r.attrs["spread"],
+            }
+            for r in store.rounds()
+        ],
+    }
+
+
+def run(opened: Run) -> dict[str, Any]:
+    """How far a run is, what fixed it, its last figures and where its time went."""
+    newest = checkpoint.last(opened.path / "checkpoints")
+    lines = _log(opened.path / "log.jsonl")
+    seconds: dict[str, float] = {}
+    last: dict[str, Any] = {}
+    for line in lines:
+        for name, value in line.items():
+            if name.startswith("seconds/"):
+                seconds[name.removeprefix("seconds/")] = seconds.get(name.removeprefix("seconds/"), 0.0) + value
+            else:
+                last[name] = value
+    facts = {
+        "run": {
+            "path": str(opened.path),
+            "state": "finished" if opened.result else "unfinished",
+            "steps": f"{newest.step if newest else 0} of {opened.recipe.train.steps}",
+        },
+        "recipe": _flat(opened.recipe.model_dump(mode="json", exclude_none=True)),
+        "last figures": last,
+        "seconds": seconds,
+    }
+    if opened.result:
+        facts["result"] = _flat(opened.result)
+    return facts
+
+
+def _log(file: Path) -> list[dict[str, Any]]:
+    text = file.read_text(encoding="utf-8") if file.is_file() else ""
+    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+
+def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            flat |= _flat(value, f"{prefix}{name}.")
+        else:
+            flat[prefix + name] = value
+    return flat

@@ -1,0 +1,48 @@
+"""The log of a run: one JSON line per record, TensorBoard scalars of the same, and where the time went."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from torch.utils.tensorboard import SummaryWriter
+
+
+class RunLog:
+    """`log.jsonl` and `tensorboard/` of a run that goes on at `step`; records of later steps, left by a run that was
+    killed after its last checkpoint, are dropped."""
+
+    def __init__(self, run: Path, step: int):
+        file = run / "log.jsonl"
+        kept = [line for line in _lines(file) if json.loads(line)["step"] <= step] if step else []
+        file.write_text("".join(line + "\n" for line in kept))
+        self._file = file.open("a", encoding="utf-8")
+        self._board = SummaryWriter(str(run / "tensorboard"), purge_step=step + 1 if step else None)
+        self._seconds: defaultdict[str, float] = defaultdict(float)
+
+    def seconds(self, **spent: float) -> None:
+        """Add to the time spent per phase; written, summed, with the next record."""
+        for phase, value in spent.items():
+            self._seconds[phase] += value
+
+    def write(self, step: int, values: dict[str, Any]) -> None:
+        """Record `values` at `step` (steps done)."""
+        timed = {f"seconds/{phase}": round(value, 4) for phase, value in self._seconds.items()}
+        self._seconds.clear()
+        self._file.write(json.dumps({"step": step, **values, **timed}) + "\n")
+        self._file.flush()
+        for name, value in {**values, **timed}.items():
+            self._board.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        """Flush and close both."""
+        self._file.close()
+        self._board.close()
+
+
+def _lines(file: Path) -> list[str]:
+    """Whole lines of the log; a line that a kill cut short is no line."""
+    text = file.read_text(encoding="utf-8") if file.is_file() else ""
+    return text[: text.rfind("\n") + 1].splitlines()

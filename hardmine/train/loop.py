@@ -1,0 +1,275 @@
+"""`train`: the plain loop from a recipe to a finished run, exact to the bit however often it is killed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from hardmine.errors import InputError, NumericalError, StoreError
+from hardmine.metrics import LOWER_IS_BETTER
+from hardmine.mining.class_distances import OnlineDistances, StoredDistances
+from hardmine.mining.embed import embed_entries
+from hardmine.mining.entries import Entries, list_entries
+from hardmine.mining.mine import mine
+from hardmine.mining.miners import miners
+from hardmine.mining.overlap import Overlap
+from hardmine.mining.samplers import Sampler, samplers
+from hardmine.options import check
+from hardmine.pipeline.loading import loader
+from hardmine.store.patches import PatchStore
+from hardmine.store.rounds import MiningStore, Round
+from hardmine.train import checkpoint
+from hardmine.train.log import RunLog
+from hardmine.train.losses import losses
+from hardmine.train.networks import Network
+from hardmine.train.recipe import Evaluation, Recipe
+from hardmine.train.runs import Run, build_network
+from hardmine.train.step import Step
+
+Progress = Callable[[int, int, dict[str, float]], None]
+
+
+class Score(Protocol):
+    """How a network is scored during training; handed in, since protocols stand above training."""
+
+    def __call__(self, network: Network, evaluation: Evaluation, device: torch.device) -> dict[str, float]: ...
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """path: the run's folder. result: its `result.json`. trained: steps done by this call (0: it was finished)."""
+
+    path: Path
+    result: dict[str, Any]
+    trained: int
+
+
+def train(
+    recipe: Recipe,
+    path: str | Path,
+    score: Score | None = None,
+    *,
+    must_resume: bool = False,
+    device: str | torch.device | None = None,
+    progress: Progress | None = None,
+) -> TrainResult:
+    """Train `recipe` in the run folder `path`. The same call on an unfinished run continues it, on a finished one
+    does nothing. score: needed where the recipe has a validation section. Raises InputError, MissingError, StoreError,
+    LockedError, NumericalError (the loss is not finite), DiskError.
+    """
+    if recipe.validation is not None and score is None:
+        raise InputError("the recipe has a validation section: hand `train` the function that scores a network")
+    store = PatchStore.open(recipe.data.store)
+    for evaluation in recipe.evaluation:
+        PatchStore.open(evaluation.store)  # what is missing is said now, not after the training
+    with Run.writing(Path(path), recipe, store.fingerprint, must_resume) as run:
+        if run.result is not None:
+            return TrainResult(run.path, run.result, 0)
+        where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        training = _Training(run, store, score, where, progress)
+        first = training.step
+        training.loop()
+        return TrainResult(run.path, training.finish(), training.step - first)
+
+
+class _Training:
+    """What a run holds in memory between two steps."""
+
+    def __init__(
+        self, run: Run, store: PatchStore, score: Score | None, device: torch.device, progress: Progress | None
+    ):
+        recipe = run.recipe
+        self.run, self.recipe, self.store, self.device = run, recipe, store, device
+        self.score, self.progress = score, progress
+        self.split = store.resolve_split(recipe.data.split)
+        self.entries = list_entries(store, self.split, recipe.views)
+        self.network = build_network(recipe).to(device)
+        self.optimizer = torch.optim.SGD(
+            self.network.parameters(), **recipe.optimizer.model_dump(exclude={"name"}), fused=device.type == "cuda"
+        )
+        self.sampler = _sampler(recipe, self.entries)
+        self.online = getattr(self.sampler.options, "descriptors", "store") == "online"
+        self.do_step = Step(
+            self.network,
+            check(miners.get(recipe.miner.name), recipe.miner.options, f"miner {recipe.miner.name!r}"),
+            check(losses.get(recipe.loss.name), recipe.loss.options, f"loss {recipe.loss.name!r}"),
+            self.optimizer,
+            device=device,
+            seed=recipe.train.seed,
+            views=recipe.views,
+            overlap=Overlap(store, store.rows(self.split), recipe.data.exclude_overlap),
+        )
+        self.step = 0
+        self.round: Round | None = None
+        self.mined_at = -1  # the step whose weights `round` was mined with
+        self.best: dict[str, Any] | None = None
+        newest = checkpoint.last(run.path / "checkpoints")
+        if newest is not None:
+            self._restore(newest)
+        self.log = RunLog(run.path, self.step)
+
+    def loop(self) -> None:
+        """Train to the last step, in stretches between two minings; the network is left in eval mode."""
+        knobs, steps = self.recipe.train, self.recipe.train.steps
+        workers = 0 if self.online else self.recipe.data.loader_workers  # online, a plan needs the weights of its step
+        batches = loader(self.store, self.sampler, workers, knobs.lag - 1)
+        self.network.train()
+        while self.step < steps:
+            stop = min(steps, (self.step // knobs.mine_every + 1) * knobs.mine_every)
+            if self.sampler.needs_distances:
+                self._mine()
+            self.sampler.between(self.step, stop)
+            began = time.perf_counter()
+            for pixels, plan in batches:
+                lr = self.recipe.optimizer.lr * self.recipe.schedule.factor(self.step, steps)
+                waited = time.perf_counter()
+                result = self.do_step(pixels, plan, lr)
+                self.sampler.record(self.step, result.unweighted)
+                self.log.seconds(loading=waited - began, step=time.perf_counter() - waited)
+                self.step += 1
+                if self.step % knobs.log_every == 0 or self.step == steps:
+                    self._report(float(result.loss), float(result.unweighted), lr, result.skipped)
+                self._after_step()
+                began = time.perf_counter()
+
+    def _after_step(self) -> None:
+        validation, knobs = self.recipe.validation, self.recipe.train
+        last = self.step == knobs.steps
+        if validation is not None and self.score is not None and (last or self.step % validation.every == 0):
+            self._validate()
+        if last or self.step % knobs.checkpoint_every == 0:
+            self._save()
+
+    def _mine(self) -> None:
+        """Set the sampler's distances: from the round of this stretch, or from the weights of each step."""
+        if self.online:
+            self.sampler.distances = OnlineDistances(self.entries, self._embed)
+            return
+        due = self.step // self.recipe.train.mine_every * self.recipe.train.mine_every
+        if self.round is None or self.mined_at != due:
+            began = time.perf_counter()
+            mined = mine(
+                self.store,
+                self.run.mining,
+                self.network,
+                split=self.split,
+                views=self.recipe.views,
+                derive=("pairs",),
+                device=self.device,
+                step=self.step,
+            )
+            self.round, self.mined_at = mined.round, due
+            self.log.seconds(mining=time.perf_counter() - began)
+            self.log.write(self.step, {"mined_round": mined.round.number, "spread": mined.round.attrs["spread"]})
+        if not np.array_equal(self.round.entry_row, self.entries.row):
+            raise StoreError(f"round {self.round.number} of {self.run.mining} does not list this run's entries")
+        self.sampler.distances = StoredDistances(*self.round.pair_distance(), self.entries.offsets)
+
+    def _embed(self, rows: np.ndarray, views: np.ndarray) -> np.ndarray:
+        began = time.perf_counter()
+        found = embed_entries(self.store, rows, views, self.network, views=self.recipe.views, device=self.device)
+        self.log.seconds(mining=time.perf_counter() - began)
+        return found
+
+    def _validate(self) -> None:
+        validation = self.recipe.validation
+        assert validation is not None and self.score is not None  # noqa: PT018 - the caller has checked
+        began = time.perf_counter()
+        values = self.score(self.network, validation, self.device)
+        self.log.seconds(validation=time.perf_counter() - began)
+        self.log.write(self.step, {f"validation/{name}": value for name, value in values.items()})
+        metric = validation.metric
+        if metric is None:
+            return
+        if metric not in values:
+            raise StoreError(f"validation gives {', '.join(values)}, but the recipe's metric is {metric!r}")
+        sign = 1 if metric in LOWER_IS_BETTER else -1
+        if self.best is None or sign * values[metric] < sign * self.best["value"]:
+            self.best = {"step": self.step, "metric": metric, "value": values[metric]}
+            checkpoint.save(self.run.path / "best", self.step, {"best": self.best}, weights=self.network.state_dict())
+            checkpoint.keep_last(self.run.path / "best", 1)
+
+    def _report(self, loss: float, unweighted: float, lr: float, skipped: int) -> None:
+        if not np.isfinite(loss):
+            raise NumericalError(
+                f"the loss is {loss} at step {self.step}: lower optimizer.lr ({lr:g} now); the last checkpoint is good"
+            )
+        figures = {"loss": loss, "unweighted_loss": unweighted, "lr": lr, "skipped_anchors": float(skipped)}
+        figures |= self.sampler.scalars(self.step)
+        self.log.write(self.step, figures)
+        if self.progress is not None:
+            self.progress(self.step, self.recipe.train.steps, figures)
+
+    def _save(self) -> None:
+        names = [name for name, _ in self.network.named_parameters()]
+        momenta = {
+            names[i]: buffers["momentum_buffer"]
+            for i, buffers in self.optimizer.state_dict()["state"].items()
+            if buffers.get("momentum_buffer") is not None
+        }
+        state = {
+            "sampler": self.sampler.state(self.step),
+            "best": self.best,
+            "round": self.round
+            and {"number": self.round.number, "key": self.round.attrs["key_hash"], "mined_at": self.mined_at},
+        }
+        folder = self.run.path / "checkpoints"
+        checkpoint.save(folder, self.step, state, weights=self.network.state_dict(), optimizer=momenta)
+        checkpoint.keep_last(folder, 2)
+        if self.round is not None:
+            MiningStore(self.run.mining).prune(keep=2, pinned={self.round.number})
+
+    def _restore(self, saved: checkpoint.Checkpoint) -> None:
+        self.network.load_state_dict(saved.tensors("weights"))
+        momenta, state = saved.tensors("optimizer"), self.optimizer.state_dict()
+        names = [name for name, _ in self.network.named_parameters()]
+        state["state"] = {i: {"momentum_buffer": momenta[name]} for i, name in enumerate(names) if name in momenta}
+        self.optimizer.load_state_dict(state)
+        self.step, self.best = saved.step, saved.state["best"]
+        self.sampler.load(saved.state["sampler"])
+        if saved.state["round"] is not None:
+            self.mined_at = saved.state["round"]["mined_at"]
+            self.round = MiningStore(self.run.mining).open(saved.state["round"]["number"])
+            if self.round.attrs["key_hash"] != saved.state["round"]["key"]:
+                raise StoreError(
+                    f"round {self.round.number} of {self.run.mining} is not the one {saved.path} belongs to"
+                )
+
+    def finish(self) -> dict[str, Any]:
+        """Take the final weights, mine them over the recipe's evaluation stores, and mark the run as finished."""
+        if self.best is not None:
+            chosen = checkpoint.last(self.run.path / "best")
+            if chosen is None or chosen.step != self.best["step"]:
+                raise StoreError(f"the best weights, of step {self.best['step']}, are not in {self.run.path / 'best'}")
+            self.network.load_state_dict(chosen.tensors("weights"))
+        self.network.eval()
+        evaluated = []
+        for evaluation in self.recipe.evaluation:
+            mined = mine(
+                PatchStore.open(evaluation.store),
+                self.run.mining,
+                self.network,
+                split=evaluation.split,
+                derive=(),
+                device=self.device,
+                step=self.step,
+            )
+            evaluated.append({**evaluation.model_dump(), "round": mined.round.number})
+        self.log.close()
+        weights_step = self.best["step"] if self.best else self.step
+        result = {"steps": self.step, "weights_of_step": weights_step, "best": self.best, "evaluation": evaluated}
+        self.run.finish(self.network, result)
+        return result
+
+
+def _sampler(recipe: Recipe, entries: Entries) -> Sampler:
+    kind = samplers.get(recipe.sampler.name)
+    options = check(kind.Options, recipe.sampler.options, f"sampler {recipe.sampler.name!r}")
+    knobs = recipe.train
+    return kind(entries, options, pairs=knobs.pairs, seed=knobs.seed, augment=knobs.augment, lag=knobs.lag)

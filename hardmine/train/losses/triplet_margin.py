@@ -1,0 +1,36 @@
+"""Triplet margin loss on plain distances, as HardNet uses it.
+
+Mishchuk et al., "Working hard to know your neighbor's margins", NeurIPS 2017.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from hardmine.mining.miners import Tuples
+from hardmine.options import Options
+from hardmine.train.losses.base import LossOutput, losses, triplet_output
+
+
+@losses.register("triplet-margin")
+class TripletMargin(Options):
+    """[margin + d(a, p) - d(a, n)]_+ with HardNet's distance d = sqrt(|x - y|^2 + 1e-6) + 1e-8, whose gradient is
+    finite at 0 also. margin: 1 in HardNet (unit descriptors), 2 in TFeat."""
+
+    needs_unit_norm: ClassVar[bool] = False
+    margin: float = Field(default=1.0, ge=0.0, allow_inf_nan=False)
+
+    def __call__(self, descriptors: Tensor, tuples: Tuples, weight: Tensor | None = None) -> LossOutput:
+        """See `Loss`."""
+        return triplet_output(self._loss, descriptors, tuples, weight)
+
+    def _loss(self, anchor: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
+        return torch.relu(self.margin + _distance(anchor, positive) - _distance(anchor, negative))
+
+
+def _distance(x: Tensor, y: Tensor) -> Tensor:
+    return torch.sqrt((x - y).square().sum(dim=1) + 1e-6) + 1e-8

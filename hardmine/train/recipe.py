@@ -1,0 +1,169 @@
+"""Recipes: a TOML file that fixes a run. Every key is checked; an unknown one is an error with the nearest name."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from hardmine.errors import InputError, MissingError, UnknownNameError
+from hardmine.options import Options, apply_override, check
+from hardmine.pipeline.views import Views
+
+
+class Named(BaseModel):
+    """A part found by name; its further keys are that part's own options, checked by the part."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    name: str
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Everything but the name."""
+        return dict(self.model_extra or {})
+
+
+class NetworkSection(Named):
+    """name and options of the network. weights: a file to start from (safetensors or a published torch file)."""
+
+    weights: str | None = None
+
+
+class Data(Options):
+    """store: path of the patch store trained on. split: one of its splits (not needed where it has one).
+    loader_workers: processes that gather pixels; 0 gathers in the training process. exclude_overlap: classes with
+    patches of one photograph closer than this many keypoint sizes are no negatives of each other (0: off)."""
+
+    store: str
+    split: str | None = None
+    loader_workers: int = Field(0, ge=0)
+    exclude_overlap: float = Field(1.0, ge=0)
+
+
+class Optimizer(Options):
+    """SGD as published (specs 3.3, 4.3)."""
+
+    name: Literal["sgd"] = "sgd"
+    lr: float = Field(10.0, gt=0)
+    momentum: float = Field(0.9, ge=0, lt=1)
+    dampening: float = Field(0.9, ge=0, le=1)
+    weight_decay: float = Field(1e-4, ge=0)
+
+
+class Schedule(Options):
+    """Learning rate over the run. linear: lr (1 - step / steps), HardNet's. step: lr times `gamma` at each milestone, a
+    fraction of the run (AdaSample: 30, 60, 80 of 90 epochs). constant."""
+
+    name: Literal["linear", "step", "constant"] = "linear"
+    milestones: tuple[float, ...] = (30 / 90, 60 / 90, 80 / 90)
+    gamma: float = Field(0.1, gt=0, le=1)
+
+    def factor(self, step: int, steps: int) -> float:
+        """What the learning rate is multiplied by at `step` (0-based) of `steps`."""
+        if self.name == "linear":
+            return 1 - step / steps
+        if self.name == "step":
+            return self.gamma ** sum(step >= m * steps for m in self.milestones)
+        return 1.0
+
+
+class Loop(Options):
+    """pairs: n, pairs a batch, each of another class. steps: optimiser steps of the run. mine_every: steps between two
+    mining rounds, for samplers that need one. lag: how many steps late a sampler uses the losses. augment: flips and
+    turns, see `mining.samplers.base`. checkpoint_every: steps between two checkpoints. log_every: steps between two
+    lines of the log. seed: of the initial weights, the plans and dropout."""
+
+    pairs: int = Field(128, ge=2)
+    steps: int = Field(400, ge=1)
+    mine_every: int = Field(200, ge=1)
+    lag: int = Field(16, ge=1)
+    augment: Literal["none", "fliprot", "dihedral"] = "none"
+    checkpoint_every: int = Field(100, ge=1)
+    log_every: int = Field(10, ge=1)
+    seed: int = Field(0, ge=0)
+
+
+class Evaluation(Options):
+    """A patch store and the protocol it is evaluated with, after training."""
+
+    store: str
+    protocol: str = "phototour"
+    split: str | None = None
+
+
+class Validation(Evaluation):
+    """Evaluated every so many steps while training. metric: the one that names the best weights (null: the last weights
+    are the run's)."""
+
+    every: int = Field(100, ge=1)
+    metric: str | None = "fpr95"
+
+
+class Recipe(Options):
+    """Everything that fixes a run but the code and the data's content."""
+
+    data: Data
+    views: Views | None = None
+    network: NetworkSection = NetworkSection(name="l2net")
+    sampler: Named = Named(name="random")
+    miner: Named = Named(name="hardest-in-batch")
+    loss: Named = Named(name="triplet-margin")
+    optimizer: Optimizer = Optimizer()
+    schedule: Schedule = Schedule()
+    train: Loop = Loop()
+    validation: Validation | None = None
+    evaluation: tuple[Evaluation, ...] = ()
+
+    @model_validator(mode="after")
+    def _validation_is_not_the_test(self) -> Recipe:
+        if self.validation is not None:
+            chosen = (self.validation.store, self.validation.split)
+            if self.validation.metric and chosen in {(e.store, e.split) for e in self.evaluation}:
+                raise ValueError(f"the best weights would be chosen on the test set {chosen[0]!r}: validate elsewhere")
+        return self
+
+    def digest(self) -> str:
+        """Hex sha256 of what the weights depend on; a run may go on with other loader workers, or more checkpoints."""
+        plain = self.model_dump(
+            mode="json", exclude={"data": {"loader_workers"}, "train": {"checkpoint_every", "log_every"}}
+        )
+        return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
+
+
+def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+    """Read a recipe and apply `--set section.key=value` overrides (values as in TOML; a bare word is a string).
+
+    path: a file, or the name of a recipe that hardmine ships ("own-photos"). Raises MissingError, InputError (which
+    key, what is wrong), UnknownNameError (with the nearest key).
+    """
+    file = _find(path)
+    try:
+        tree = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{file}: not a TOML file: {error}") from error
+    for override in overrides:
+        apply_override(tree, override)
+    return check(Recipe, tree, str(file))
+
+
+def shipped() -> dict[str, Path]:
+    """The recipes that come with hardmine, name to file: beside the package in a checkout, inside it when installed."""
+    package = Path(__file__).parents[1]
+    folder = package / "recipes" if (package / "recipes").is_dir() else package.parent / "recipes"
+    return {p.stem: p for p in sorted(folder.glob("*.toml"))}
+
+
+def _find(path: str | Path) -> Path:
+    if Path(path).is_file():
+        return Path(path)
+    if Path(path).suffix == "" and Path(path).name == str(path):
+        if str(path) in shipped():
+            return shipped()[str(path)]
+        raise UnknownNameError("recipe", str(path), shipped())
+    raise MissingError(f"no recipe at {path}")

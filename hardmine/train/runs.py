@@ -1,0 +1,130 @@
+"""A run's folder: what fixes the run, how far it is, and the network that came out of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as serialise
+
+from hardmine.errors import InputError, MissingError, StoreError
+from hardmine.options import check
+from hardmine.store.files import write_atomic, write_lock
+from hardmine.train import checkpoint
+from hardmine.train.networks import Network, build, load_weights
+from hardmine.train.recipe import Recipe
+
+_HEADER, _RESULT, _WEIGHTS = "run.json", "result.json", "weights.safetensors"
+
+
+class Run:
+    """The folder of one run. Paths in it: `checkpoints/` and `best/` (see `checkpoint`), `mining/` (a mining store),
+    `tensorboard/`, `log.jsonl`, and when it is finished `weights.safetensors` and `result.json`."""
+
+    def __init__(self, path: Path, header: dict[str, Any]):
+        self.path, self.header = path, header
+        self.recipe: Recipe = check(Recipe, header["recipe"], str(path / _HEADER))
+
+    @classmethod
+    def open(cls, path: str | Path) -> Run:
+        """A run that is there. Raises MissingError, StoreError."""
+        file = Path(path) / _HEADER
+        if not file.is_file():
+            raise MissingError(f"{path} is no run: it has no {_HEADER}. Give the folder that `train` wrote.")
+        try:
+            return cls(Path(path), json.loads(file.read_text()))
+        except (json.JSONDecodeError, KeyError) as error:
+            raise StoreError(f"{file} is damaged: {error!r}") from error
+
+    @classmethod
+    @contextmanager
+    def writing(cls, path: Path, recipe: Recipe, data: str, must_exist: bool = False) -> Iterator[Run]:
+        """Start the run of `recipe` in `path`, or continue it, as its only writer. data: the fingerprint of the patch
+        store. Raises InputError where the folder holds another run or something else, LockedError."""
+        if must_exist and not (path / _HEADER).is_file():
+            raise MissingError(f"there is no run to resume in {path}")
+        if path.is_dir() and not (path / _HEADER).is_file() and any(p.name[0] != "." for p in path.iterdir()):
+            raise InputError(f"{path} is not empty and holds no run: choose another folder")
+        with write_lock(path, "the run"):
+            header = {"recipe": recipe.model_dump(mode="json"), "digest": recipe.digest(), "data": data}
+            if (path / _HEADER).is_file():
+                run = cls.open(path)
+                for part, what in (("digest", "another recipe"), ("data", "another content of the patch store")):
+                    if run.header[part] != header[part]:
+                        raise InputError(f"{path} holds a run of {what}: choose another --run, or delete it")
+            else:
+                write_atomic(path / _HEADER, json.dumps(header, indent=1).encode())
+                run = cls(path, header)
+            yield run
+
+    @property
+    def result(self) -> dict[str, Any] | None:
+        """What the run came to (step, weights, metrics), or None while it is unfinished."""
+        file = self.path / _RESULT
+        return json.loads(file.read_text()) if file.is_file() else None
+
+    def finish(self, network: Network, result: dict[str, Any]) -> None:
+        """Write the weights, then the result, which marks the run as finished."""
+        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in network.state_dict().items()}
+        about = {"network": network.name, "options": network.options.model_dump_json()}
+        write_atomic(self.path / _WEIGHTS, serialise(tensors, about))
+        write_atomic(self.path / _RESULT, json.dumps(result, indent=1, sort_keys=True).encode())
+
+    @property
+    def mining(self) -> Path:
+        """Path of the run's mining store: the rounds trained from, and those of the evaluation stores."""
+        return self.path / "mining"
+
+    @property
+    def weights(self) -> Path:
+        """The final weights; the newest checkpoint's while the run is unfinished. Raises MissingError."""
+        if (self.path / _WEIGHTS).is_file():
+            return self.path / _WEIGHTS
+        newest = checkpoint.last(self.path / "checkpoints")
+        if newest is None:
+            raise MissingError(f"{self.path} has no weights yet: train has not reached its first checkpoint")
+        return newest.path / _WEIGHTS
+
+
+def build_network(recipe: Recipe) -> Network:
+    """The network that a recipe starts from."""
+    network = build(recipe.network.name, recipe.network.options, recipe.train.seed)
+    if recipe.network.weights is not None:
+        load_weights(network, Path(recipe.network.weights))
+    return network
+
+
+def load(path: str | Path) -> Network:
+    """A trained network, in eval mode on the CPU: float32 (n, 1, side, side) in [0, 1] to descriptors (n, dim).
+
+    path: a run's folder, or the `weights.safetensors` of a finished run, wherever it was copied to (it says which network
+    it belongs to). Raises MissingError, InputError.
+    """
+    path = Path(path)
+    if path.is_dir():
+        opened = Run.open(path)
+        name, options, weights = opened.recipe.network.name, opened.recipe.network.options, opened.weights
+    else:
+        name, options = _network_of(path)
+        weights = path
+    network = build(name, options)
+    load_weights(network, weights)
+    return network.eval()
+
+
+def _network_of(file: Path) -> tuple[str, dict[str, Any]]:
+    """Name and options of the network that a weights file was saved from."""
+    if not file.is_file():
+        raise MissingError(f"no run and no weights file at {file}")
+    try:
+        with safe_open(file, framework="pt") as opened:
+            about = opened.metadata() or {}
+    except SafetensorError as error:
+        raise InputError(f"{file} is neither a run nor a safetensors file ({error})") from error
+    if "network" not in about:
+        raise InputError(f"{file} does not say which network it belongs to: use --network NAME --weights {file}")
+    return about["network"], json.loads(about["options"])

@@ -1,0 +1,76 @@
+"""One training step: pixels and plan in, one optimiser update and its figures out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hardmine.mining.miners import Miner
+from hardmine.mining.overlap import Overlap
+from hardmine.mining.plan import BatchPlan
+from hardmine.pipeline.pixels import prepare
+from hardmine.pipeline.views import Views
+from hardmine.train.losses import Loss
+from hardmine.train.networks import Network
+
+
+@dataclass
+class StepResult:
+    """Figures of one step; tensors are on the device and not read back. loss: the weighted mean that was descended.
+    unweighted: mean of the per-pair losses. skipped: anchors without a negative."""
+
+    loss: Tensor
+    unweighted: Tensor
+    skipped: int
+
+
+class Step:
+    """The step of a run: the network in train mode, its loss, its miner, its optimiser."""
+
+    def __init__(
+        self,
+        network: Network,
+        miner: Miner,
+        loss: Loss,
+        optimizer: torch.optim.Optimizer,
+        *,
+        device: torch.device,
+        seed: int,
+        views: Views | None = None,
+        overlap: Overlap | None = None,
+    ):
+        self.network, self.miner, self.loss, self.optimizer = network, miner, loss, optimizer
+        self.device, self.seed, self.views, self.overlap = device, seed, views, overlap
+
+    def __call__(self, pixels: Tensor, plan: BatchPlan, lr: float) -> StepResult:
+        """pixels: uint8 (2n, H, W) in the plan's order (anchors, then positives)."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+        torch.manual_seed(_mix(self.seed, plan.step))  # dropout is a function of (seed, step), also after a resume
+        descriptors = self.network(self._input(pixels, plan))
+        labels = torch.from_numpy(np.tile(plan.label, 2)).to(self.device)
+        excluded = None
+        if self.overlap is not None and self.overlap.known:
+            excluded = torch.from_numpy(self.overlap.among(plan.label)).to(self.device)
+        tuples = self.miner(descriptors.detach(), labels, not_negative=excluded)
+        weight = torch.from_numpy(plan.weight).to(self.device)
+        output = self.loss(descriptors, tuples, weight)
+        self.optimizer.zero_grad(set_to_none=True)
+        output.value.backward()
+        self.optimizer.step()
+        return StepResult(output.value.detach(), output.per_item.detach().mean(), tuples.skipped)
+
+    def _input(self, pixels: Tensor, plan: BatchPlan) -> Tensor:
+        angle = None
+        if self.views is not None:
+            angle = torch.from_numpy(self.views.angles(plan.rows, plan.views)).to(self.device)
+        dihedral = torch.from_numpy(np.tile(plan.dihedral, 2)) if plan.dihedral.any() else None
+        return prepare(pixels.to(self.device, non_blocking=True), self.network.side, angle=angle, dihedral=dihedral)
+
+
+def _mix(seed: int, step: int) -> int:
+    """One 63-bit seed of (seed, step)."""
+    return int(np.random.SeedSequence([seed, step]).generate_state(1, np.uint64)[0] >> np.uint64(1))
