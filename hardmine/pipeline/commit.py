@@ -37,7 +37,7 @@ def commit(store: Path, plan: Plan, records: Sequence[ShardRecord]) -> Manifest:
     for record in records:
         for item in record.rejects:
             kept[record.start + item.position] = False
-            rejects.append((item.source.encode("utf-8", "surrogateescape"), item.reason))
+            rejects.append((item.source.encode("latin1"), item.reason))
     numbers = plan.order[kept]  # candidate number of each row
     columns = _columns(plan, numbers)
     pairs = _pairs(store, plan, numbers)

@@ -15,7 +15,7 @@ from hardmine.errors import InputError, StoreError, UnknownNameError
 from hardmine.pipeline.commit import commit, discard_leftovers, discard_unfinished
 from hardmine.pipeline.ingest_plan import Plan, differing_parts, make_plan, parse_split
 from hardmine.pipeline.readers.base import Options, Reader, readers
-from hardmine.pipeline.shards import OnBad, ShardRecord, ShardTask, finished_shard, write_shard
+from hardmine.pipeline.shards import OnBad, ShardRecord, ShardTask, bad_item, finished_shard, write_shard
 from hardmine.store.files import LOCK, OWNER, PARTIAL, remove_partials, write_atomic, write_lock
 from hardmine.store.manifest import COLUMNS, MANIFEST, PAIRS, SHARDS, UNFINISHED, Manifest
 from hardmine.store.patches import PatchStore
@@ -74,8 +74,7 @@ def ingest(
     reader = reader_class(src, chosen)
     candidates = reader.candidates()
     if on_bad == "fail" and candidates.rejects:
-        reject = candidates.rejects[0]
-        raise InputError(f"{_shown(reject.source)}: {reject.reason}. Mend it, or leave bad items out (on_bad='skip').")
+        raise bad_item(candidates.rejects[0])
     if not len(candidates.source):
         raise _nothing_left(0, [reject.reason for reject in candidates.rejects], src)
     plan = make_plan(
@@ -204,7 +203,3 @@ def _report(store: Path, manifest: Manifest, *, written: bool, resumed: int) -> 
 def _nothing_left(count: int, reasons: Iterable[str], src: Path) -> InputError:
     frequent = "; ".join(f"{reason} ({times} times)" for reason, times in Counter(reasons).most_common(3))
     return InputError(f"no patch left (0 of {count}) from {src}: {frequent or 'no item found'}")
-
-
-def _shown(source: bytes) -> str:
-    return source.decode("utf-8", "replace")

@@ -13,16 +13,17 @@ def prepare(
 
     patches: uint8 (n, H, W). angle: (n,) radians, each patch turned about its centre, counter-clockwise, with
     reflected borders (AdaSample's views); a patch with angle 0 keeps its pixels exactly. dihedral: (n,) codes 0..7, see
-    `turn_and_flip`. Resizing is bilinear between pixel centres, as OpenCV's: 64 to 32 is the mean of 2 x 2 pixels,
-    here without rounding back to 8 bits.
+    `turn_and_flip`. Resizing is bilinear between pixel centres and rounds back to 8 bits, as OpenCV's on uint8 does and
+    so every published pipeline (specs 3.3): 64 to 32 is the rounded mean of 2 x 2 pixels.
     """
-    pixels = patches.unsqueeze(1).to(torch.float32) / 255
+    pixels = patches.unsqueeze(1).to(torch.float32)
     if angle is not None:
         turned = torch.nonzero(angle).squeeze(1)
         if len(turned):
             pixels[turned] = rotate(pixels[turned], angle[turned])
     if pixels.shape[-2:] != (side, side):
         pixels = F.interpolate(pixels, size=(side, side), mode="bilinear", align_corners=False)
+    pixels = torch.floor(pixels + 0.5) / 255
     return pixels if dihedral is None else turn_and_flip(pixels, dihedral)
 
 

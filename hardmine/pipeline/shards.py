@@ -46,7 +46,7 @@ class ShardTask:
 
 
 class RejectedItem(BaseModel):
-    """position: in the slice; source: bytes decoded as UTF-8 with surrogateescape."""
+    """position: in the slice; source: its bytes, one character each (Latin-1), since they need not be UTF-8."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -81,11 +81,10 @@ def write_shard(task: ShardTask, progress: Callable[[int], None] | None = None) 
     ascending = np.argsort(task.numbers, kind="stable")
     for position, item in _items(task, ascending, progress):
         if isinstance(item, Reject):
-            source = item.source.decode("utf-8", "surrogateescape")
             if task.on_bad == "fail":
-                shown = source.encode("utf-8", "replace").decode()
-                raise InputError(f"{shown}: {item.reason}. Mend it, or leave bad items out with on_bad='skip'.")
-            rejects.append(RejectedItem(position=position, source=source, reason=item.reason))
+                raise bad_item(item)
+            reason = item.reason.encode("utf-8", "backslashreplace").decode()  # it may quote a name that is not UTF-8
+            rejects.append(RejectedItem(position=position, source=item.source.decode("latin1"), reason=reason))
         else:
             pixels[position], kept[position] = item, True
     task.path.parent.mkdir(exist_ok=True)
@@ -101,6 +100,12 @@ def write_shard(task: ShardTask, progress: Callable[[int], None] | None = None) 
     )
     write_atomic(task.record_path, record.model_dump_json().encode())
     return record
+
+
+def bad_item(reject: Reject) -> InputError:
+    """The error that on_bad="fail" stops with."""
+    source = reject.source.decode("utf-8", "backslashreplace")
+    return InputError(f"{source}: {reject.reason}. Mend it, or leave bad items out (on_bad 'skip').")
 
 
 def finished_shard(task: ShardTask) -> ShardRecord | None:

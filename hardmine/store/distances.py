@@ -28,14 +28,15 @@ def pair_distances(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         head, tail = square[..., : width - half], square[..., half:width]
         square = torch.cat([head + tail, square[..., width - half : half]], -1) if width % 2 else head + tail
         width = half
-    return square[..., 0].sqrt()
+    return square[..., 0].double().sqrt().float()  # float32 sqrt is not correctly rounded in every build of torch
 
 
 def listed_distances(x: torch.Tensor, first: torch.Tensor, y: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
     """`pair_distances(x[first], y[second])`, gathered a block of pairs at a time. first, second: int64 (P,)."""
     out = torch.empty(len(first), dtype=torch.float32, device=x.device)
-    for start in range(0, len(first), PAIRS_AT_ONCE):
-        part = slice(start, start + PAIRS_AT_ONCE)
+    step = PAIRS_AT_ONCE if x.device.type == "cpu" else 64 * PAIRS_AT_ONCE
+    for start in range(0, len(first), step):
+        part = slice(start, start + step)
         out[part] = pair_distances(x[first[part]], y[second[part]])
     return out
 

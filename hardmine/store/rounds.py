@@ -60,6 +60,11 @@ class Round:
         return self.key["split"]
 
     @property
+    def derived(self) -> list[str]:
+        """What was derived from the descriptors: any of 'pairs', 'knn', 'centroids', 'index'."""
+        return sorted(self.attrs["derived"])
+
+    @property
     def entry_row(self) -> np.ndarray:
         """int64 (M,): patch store row of each entry."""
         return self.array("entry_row")
@@ -167,7 +172,7 @@ class Round:
 
     def _record(self, what: str) -> dict[str, Any]:
         if what not in self.attrs["derived"]:
-            there = ", ".join(sorted(self.attrs["derived"])) or "nothing"
+            there = ", ".join(self.derived) or "nothing"
             raise StoreError(f"{self._name()} has no derived {what} (it has: {there}): mine again with --derive {what}")
         return self.attrs["derived"][what]
 

@@ -95,10 +95,13 @@ class _Training:
         )
         self.sampler = _sampler(recipe, self.entries)
         self.online = getattr(self.sampler.options, "descriptors", "store") == "online"
+        loss = check(losses.get(recipe.loss.name), recipe.loss.options, f"loss {recipe.loss.name!r}")
+        if loss.needs_unit_norm and not self.network.unit_norm:
+            raise InputError(f"the loss {recipe.loss.name!r} needs unit descriptors, which {self.network.name!r} has not")
         self.do_step = Step(
             self.network,
             check(miners.get(recipe.miner.name), recipe.miner.options, f"miner {recipe.miner.name!r}"),
-            check(losses.get(recipe.loss.name), recipe.loss.options, f"loss {recipe.loss.name!r}"),
+            loss,
             self.optimizer,
             device=device,
             seed=recipe.train.seed,

@@ -257,3 +257,8 @@ def test_options_are_closed_and_exclusive():
         check(AdaSampleOptions, {"lambda": 3}, "sampler")
     with pytest.raises(InputError, match="not both"):
         check(AdaSampleOptions, {"lam": 3, "exponent": 2}, "sampler")
+
+
+def test_golden_g2_the_probabilities_of_the_specs():
+    found = probabilities(np.array([[0.2, 0.4, 0.5]]), 10 / 0.8)[0]
+    assert found == pytest.approx([9.996e-6, 0.0579049, 0.9420851], rel=1e-4)

@@ -27,7 +27,7 @@ HOMOGRAPHY = np.array([[0.9, 0.3, -10.0], [-0.2, 1.1, 30.0], [4e-4, -3e-4, 1.0]]
 
 def test_detect_keeps_one_frame_per_spot_and_counts_the_rest():
     image = texture()
-    keys = [k for k in cv2.SIFT.create(contrastThreshold=0.02, enable_precise_upscale=True).detect(image, None)]
+    keys = cv2.SIFT.create(contrastThreshold=0.02, enable_precise_upscale=True).detect(image, None)
     keys = [k for k in keys if 3 <= k.size <= 40]
     keys.sort(key=lambda k: (-k.response, k.pt, k.size, k.angle))
     kept: list[cv2.KeyPoint] = []

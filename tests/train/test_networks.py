@@ -1,5 +1,8 @@
 """Networks: shapes, seeds, identity, and weights that come from elsewhere."""
 
+import os
+from pathlib import Path
+
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -113,7 +116,7 @@ def test_dropout_comes_from_the_global_generator():
 def test_weights_travel_through_both_formats(name, tmp_path):
     source = build(name, seed=1)
     source.train()(patches())  # moves the running statistics too
-    save_file(source.state_dict(), tmp_path / "w.safetensors")
+    save_file({k: v.contiguous() for k, v in source.state_dict().items()}, tmp_path / "w.safetensors")
     torch.save(source.state_dict(), tmp_path / "w.pth")
     torch.save({"epoch": 3, "state_dict": source.state_dict()}, tmp_path / "nested.pth")
     for file in ("w.safetensors", "w.pth", "nested.pth"):
@@ -188,3 +191,14 @@ def test_a_pickle_with_code_is_refused(tmp_path, capsys):
     with pytest.raises(InputError, match=r"evil\.pth cannot be read"):
         load_weights(build("tfeat"), tmp_path / "evil.pth")
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.shared
+@pytest.mark.skipif("HARDMINE_SHARED" not in os.environ, reason="HARDMINE_SHARED names no folder with data/weights")
+@pytest.mark.parametrize("file", ["tfeat-liberty.params", "tfeat-notredame.params", "HardTFeat.pth"])
+def test_the_published_files_themselves_load(file):
+    network = build("tfeat").eval()
+    load_weights(network, Path(os.environ["HARDMINE_SHARED"]) / "data" / "weights" / file)
+    descriptors = network(patches())
+    assert torch.isfinite(descriptors).all()
+    assert torch.pdist(descriptors).min() > 0.5  # the distances of noise patches in the published descriptors

