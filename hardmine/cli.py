@@ -252,6 +252,8 @@ def demo(out: Annotated[Path, typer.Argument(help="Folder to work in.")] = Path(
         return
     for table in found["tables"]:
         _table(table["title"], table["columns"], table["rows"])
+    for note in found["notes"]:
+        typer.echo(note)
     typer.echo(f"picture: {found['picture']}")
 
 

@@ -76,7 +76,7 @@ class Tiny(nn.Module):
 
 
 class Spoilt(Tiny):
-    """What diverged training leaves: `nan` makes the last item of each batch so, `constant` makes all descriptors equal."""
+    """What diverged training leaves: `nan` in the last item of each batch, or equal descriptors (`constant`)."""
 
     def __init__(self, how: str):
         super().__init__()

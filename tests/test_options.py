@@ -51,7 +51,7 @@ def test_an_override_is_a_toml_value_or_a_bare_word(override, tree):
 
 @pytest.mark.parametrize("override", ["a", "=1", ""])
 def test_an_override_without_key_or_value_is_refused(override):
-    with pytest.raises(InputError, match="expected section.key=value"):
+    with pytest.raises(InputError, match=r"expected section\.key=value"):
         apply_override({}, override)
 
 

@@ -31,6 +31,13 @@ def fpr95(distance: ArrayLike, match: ArrayLike, variant: str = "tie-safe") -> f
     return float(_VARIANTS[variant](*check_pairs(distance, match)))
 
 
+def fpr95_by_variant(distance: ArrayLike, match: ArrayLike) -> dict[str, float]:
+    """The rate by every variant that is defined for so many pairs ('tian' needs 20 matching ones)."""
+    checked = check_pairs(distance, match)
+    few = _needed(checked[1]) == int(checked[1].sum())
+    return {name: float(rate(*checked)) for name, rate in _VARIANTS.items() if not (few and name == "tian")}
+
+
 def _needed(match: np.ndarray) -> int:
     """r = ceil(0.95 P), in integers."""
     return -(-95 * int(match.sum()) // 100)

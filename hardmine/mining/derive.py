@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from hardmine.errors import InputError
-from hardmine.store.distances import full_float32, listed_distances
+from hardmine.store.distances import as_tensor, full_float32, listed_distances
 from hardmine.store.index import build_index
 from hardmine.store.rounds import Round
 from hardmine.store.search import Neighbours, nearest, nearest_both
@@ -36,7 +36,7 @@ def class_pair_distances(
             f"{pair_offsets[-1]} pairs inside classes (the largest has {size.max()} entries) are too many to store: "
             "limit the class size when ingesting, or mine without 'pairs'"
         )
-    x = torch.from_numpy(np.ascontiguousarray(descriptors)).to("cpu" if device is None else device)
+    x = as_tensor(descriptors, device)
     values = np.empty(pair_offsets[-1], np.float32)
     with torch.inference_mode(), full_float32():
         for k in np.unique(size[size > 1]).tolist():

@@ -44,6 +44,7 @@ def commit(store: Path, plan: Plan, records: Sequence[ShardRecord]) -> Manifest:
     manifest = Manifest(
         kind=plan.kind,
         options=plan.options,
+        policy=plan.candidates.policy,
         rows=len(numbers),
         pixel_shape=plan.candidates.pixel_shape,
         classes=plan.classes,

@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from hardmine.errors import InputError, StoreError, UnknownNameError
+from hardmine.options import check
 from hardmine.pipeline.commit import commit, discard_leftovers, discard_unfinished
 from hardmine.pipeline.ingest_plan import Plan, differing_parts, make_plan, parse_split
-from hardmine.pipeline.readers.base import Options, Reader, readers
+from hardmine.pipeline.readers.base import Reader, readers
 from hardmine.pipeline.shards import OnBad, ShardRecord, ShardTask, bad_item, finished_shard, write_shard
 from hardmine.store.files import LOCK, OWNER, PARTIAL, remove_partials, write_atomic, write_lock
 from hardmine.store.manifest import COLUMNS, MANIFEST, PAIRS, SHARDS, UNFINISHED, Manifest
@@ -34,6 +33,11 @@ class IngestReport:
     resumed: int
     counts: dict[str, int]
     reasons: dict[str, int]
+
+    def json(self) -> dict[str, Any]:
+        """The report as a JSON object."""
+        state = "written" if self.written else "there already, nothing to do"
+        return {"state": state, "resumed_shards": self.resumed, **self.counts, "reject_reasons": self.reasons}
 
 
 def ingest(
@@ -68,7 +72,7 @@ def ingest(
     if on_bad not in ("skip", "fail"):
         raise UnknownNameError("on_bad policy", on_bad, ["skip", "fail"])
     reader_class = readers.get(kind)
-    chosen = _options(kind, reader_class, options or {})
+    chosen = check(reader_class.Options, options or {}, f"options of {kind}")
     rule = parse_split(split, seed)
     _refuse_foreign(store)
     reader = reader_class(src, chosen)
@@ -134,17 +138,6 @@ def _tasks(reader: Reader, store: Path, plan: Plan, shard_rows: int, on_bad: OnB
         )
         for number, start in enumerate(starts)
     ]
-
-
-def _options(kind: str, reader: type[Reader], options: dict[str, Any]) -> Options:
-    for name in options:
-        if name not in reader.Options.model_fields:
-            raise UnknownNameError(f"option of {kind}", name, reader.Options.model_fields)
-    try:
-        return reader.Options.model_validate(options)
-    except ValidationError as error:
-        problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']} (got {e['input']!r})" for e in error.errors())
-        raise InputError(f"options of {kind}: {problems}") from error
 
 
 def _refuse_foreign(store: Path) -> None:

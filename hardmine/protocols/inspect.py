@@ -35,6 +35,7 @@ def patch_store(store: PatchStore) -> dict[str, Any]:
         "patch store": {
             "path": str(store.path),
             "kind": manifest.kind,
+            "pixels made by": manifest.policy or "the dataset's own patches",
             "patches": len(store),
             "pixels": "x".join(map(str, store.pixel_shape)),
             "classes": store.num_classes,

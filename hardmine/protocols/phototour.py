@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from hardmine.errors import InputError
-from hardmine.metrics.fpr95 import VARIANTS, fpr95
+from hardmine.metrics.fpr95 import fpr95_by_variant
 from hardmine.metrics.roc import roc_curve
 from hardmine.protocols.base import Describe, Evaluated, Protocol, protocols
 from hardmine.store.distances import as_descriptors, listed_distances
@@ -39,8 +39,8 @@ class PhotoTour(Protocol):
         descriptors = torch.from_numpy(as_descriptors(describe(rows), rows))
         a, b = (torch.from_numpy(np.searchsorted(rows, side)) for side in (first, second))
         distance = listed_distances(descriptors, a, descriptors, b).numpy()
-        metrics = {"fpr95": fpr95(distance, match)}
-        metrics |= {f"fpr95-{name}": fpr95(distance, match, variant=name) for name in VARIANTS if name != "tie-safe"}
+        rates = fpr95_by_variant(distance, match)
+        metrics = {"fpr95": rates.pop("tie-safe")} | {f"fpr95-{name}": rate for name, rate in rates.items()}
         false_positive, true_positive, _ = roc_curve(distance, match)
         facts = {
             "pairs": listed.name,

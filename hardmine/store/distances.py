@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -58,6 +59,14 @@ def as_descriptors(values: np.ndarray | torch.Tensor, rows: np.ndarray | None = 
     if not good.all():
         raise NumericalError(f"{not_finite(good, rows)}: they would poison every neighbour list, nothing was searched")
     return out
+
+
+def as_tensor(values: np.ndarray, device: torch.device | str | None = None) -> torch.Tensor:
+    """A tensor over the same memory (on another device, a copy), to be read only: arrays of a round are not writable,
+    which torch would warn of."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+        return torch.from_numpy(np.ascontiguousarray(values)).to("cpu" if device is None else device)
 
 
 def not_finite(good: np.ndarray, rows: np.ndarray | None) -> str:

@@ -8,7 +8,7 @@ exact search.
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
@@ -16,7 +16,7 @@ import numpy as np
 import torch  # before faiss: whichever comes first brings the OpenMP that both use
 
 from hardmine.errors import InputError, StoreError
-from hardmine.store.distances import as_descriptors, listed_distances
+from hardmine.store.distances import as_descriptors, as_tensor, listed_distances
 from hardmine.store.search import SPARE, Neighbours, check_metric, nearest
 
 POINTS_PER_CENTROID = 39  # what faiss asks for before it warns of a poor clustering
@@ -40,9 +40,6 @@ class IndexRecord:
     sampled: int
     seed: int
     messages: list[str] = field(default_factory=list)
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def build_index(
@@ -121,8 +118,8 @@ class Index:
         if query_rows is not None:
             found = np.where(found == np.asarray(query_rows)[:, None], -1, found)
         line = torch.arange(len(q)).repeat_interleave(place.shape[1])
-        base = torch.from_numpy(self.descriptors)
-        distance = listed_distances(torch.from_numpy(q), line, base, torch.from_numpy(place.reshape(-1).clip(0)))
+        base, column = as_tensor(self.descriptors), torch.from_numpy(place.reshape(-1).clip(0))
+        distance = listed_distances(as_tensor(q), line, base, column)
         distance_of = np.where(found >= 0, distance.numpy().reshape(place.shape), np.inf)
         order = np.lexsort((found, distance_of), axis=-1)
         near, far = np.take_along_axis(found, order, 1), np.take_along_axis(distance_of, order, 1)

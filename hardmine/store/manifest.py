@@ -53,13 +53,15 @@ class Pairs(StoredFile):
 class Manifest(_Entry):
     """The whole of `manifest.json`.
 
-    kind, options: the reader that made the store, and its options. counts: the table that ingest printed. source: what
-    the store was made from and how, part by part; source_key: hex SHA-256 of it, by which a repeated ingest is found.
+    kind, options: the reader that made the store, and its options. policy: the rule by which files became pixels.
+    counts: the table that ingest printed. source: what the store was made from and how, part by part; source_key: hex
+    SHA-256 of it, by which a repeated ingest is found.
     """
 
     format: int = FORMAT
     kind: str
     options: dict[str, Any]
+    policy: str
     rows: int
     pixel_shape: tuple[int, ...]
     classes: int

@@ -119,12 +119,15 @@ class RoundWriter:
 
     def shards(self) -> list[tuple[int, int]]:
         """Ranges of entries (first, last + 1): one shard, one task, one writer."""
-        rows, total = self.attrs["how"]["shard_rows"], len(self._open("descriptors", "r"))
+        rows, total = self.attrs["how"]["shard_rows"], self._open("descriptors", "r").shape[0]
         return [(start, min(start + rows, total)) for start in range(0, total, rows)]
 
     def put_shard(self, start: int, descriptors: np.ndarray, constant: np.ndarray) -> None:
-        """Write one whole shard: float32 (n, D) from entry `start` on, and bool (n,), which goes first."""
-        stop = start + len(descriptors)
+        """Write one whole shard: float32 (n, D) from entry `start` on, and bool (n,), which goes first. A file that a
+        killed run left is removed before: zarr would read it, and fail where it is damaged."""
+        stop, number = start + len(descriptors), start // self.attrs["how"]["shard_rows"]
+        for name in (f"entry_constant/c/{number}", f"descriptors/c/{number}/0"):
+            (self.folder / name).unlink(missing_ok=True)
         self._open("entry_constant", "r+")[start:stop] = constant.astype(np.uint8)
         self._open("descriptors", "r+")[start:stop] = descriptors
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from hardmine.errors import InputError, UnknownNameError
-from hardmine.store.distances import as_descriptors, full_float32, listed_distances
+from hardmine.store.distances import as_descriptors, as_tensor, full_float32, listed_distances
 
 SPARE = 16
 GROUP = 64  # columns whose minimum stands for them when the smallest of a row are looked for
@@ -132,8 +132,7 @@ def _prepare(
         same_label = np.stack(
             [np.searchsorted(ordered, query_labels, "left"), np.searchsorted(ordered, query_labels, "right")], 1
         )
-    where = torch.device("cpu" if device is None else device)
-    return Sets(torch.from_numpy(base).to(where), rows, torch.from_numpy(query).to(where), self_column, same_label)
+    return Sets(as_tensor(base, device), rows, as_tensor(query, device), self_column, same_label)
 
 
 def _check_lengths(

@@ -11,13 +11,14 @@ from torch.utils.tensorboard import SummaryWriter
 
 
 class RunLog:
-    """`log.jsonl` and `tensorboard/` of a run that goes on at `step`; records of later steps, left by a run that was
-    killed after its last checkpoint, are dropped."""
+    """`log.jsonl` and `tensorboard/` of a run that goes on at `step`. lines: the records that its last checkpoint had
+    seen; later ones, left by a run that was killed after it, are dropped and will be written again."""
 
-    def __init__(self, run: Path, step: int):
+    def __init__(self, run: Path, step: int = 0, lines: int = 0):
         file = run / "log.jsonl"
-        kept = [line for line in _lines(file) if json.loads(line)["step"] <= step] if step else []
-        file.write_text("".join(line + "\n" for line in kept))
+        kept = file.read_text(encoding="utf-8").splitlines()[:lines] if lines else []
+        file.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
+        self.lines = len(kept)
         self._file = file.open("a", encoding="utf-8")
         self._board = SummaryWriter(str(run / "tensorboard"), purge_step=step + 1 if step else None)
         self._seconds: defaultdict[str, float] = defaultdict(float)
@@ -33,6 +34,7 @@ class RunLog:
         self._seconds.clear()
         self._file.write(json.dumps({"step": step, **values, **timed}) + "\n")
         self._file.flush()
+        self.lines += 1
         for name, value in {**values, **timed}.items():
             self._board.add_scalar(name, value, step)
 
@@ -40,9 +42,3 @@ class RunLog:
         """Flush and close both."""
         self._file.close()
         self._board.close()
-
-
-def _lines(file: Path) -> list[str]:
-    """Whole lines of the log; a line that a kill cut short is no line."""
-    text = file.read_text(encoding="utf-8") if file.is_file() else ""
-    return text[: text.rfind("\n") + 1].splitlines()

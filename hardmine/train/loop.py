@@ -97,7 +97,9 @@ class _Training:
         self.online = getattr(self.sampler.options, "descriptors", "store") == "online"
         loss = check(losses.get(recipe.loss.name), recipe.loss.options, f"loss {recipe.loss.name!r}")
         if loss.needs_unit_norm and not self.network.unit_norm:
-            raise InputError(f"the loss {recipe.loss.name!r} needs unit descriptors, which {self.network.name!r} has not")
+            raise InputError(
+                f"loss {recipe.loss.name!r} needs unit descriptors, and network {self.network.name!r} gives others"
+            )
         self.do_step = Step(
             self.network,
             check(miners.get(recipe.miner.name), recipe.miner.options, f"miner {recipe.miner.name!r}"),
@@ -115,7 +117,7 @@ class _Training:
         newest = checkpoint.last(run.path / "checkpoints")
         if newest is not None:
             self._restore(newest)
-        self.log = RunLog(run.path, self.step)
+        self.log = RunLog(run.path, self.step, newest.state["log_lines"] if newest else 0)
 
     def loop(self) -> None:
         """Train to the last step, in stretches between two minings; the network is left in eval mode."""
@@ -219,6 +221,7 @@ class _Training:
         state = {
             "sampler": self.sampler.state(self.step),
             "best": self.best,
+            "log_lines": self.log.lines,
             "round": self.round
             and {"number": self.round.number, "key": self.round.attrs["key_hash"], "mined_at": self.mined_at},
         }

@@ -70,8 +70,9 @@ class Run:
     def finish(self, network: Network, result: dict[str, Any]) -> None:
         """Write the weights, then the result, which marks the run as finished."""
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in network.state_dict().items()}
-        about = {"network": network.name, "options": network.options.model_dump_json()}
-        write_atomic(self.path / _WEIGHTS, serialise(tensors, about))
+        about = {"network": network.name, "options": network.options.model_dump(mode="json")}
+        # one entry: safetensors writes several in no fixed order, and equal runs are to give equal bytes
+        write_atomic(self.path / _WEIGHTS, serialise(tensors, {"hardmine": json.dumps(about, sort_keys=True)}))
         write_atomic(self.path / _RESULT, json.dumps(result, indent=1, sort_keys=True).encode())
 
     @property
@@ -101,8 +102,8 @@ def build_network(recipe: Recipe) -> Network:
 def load(path: str | Path) -> Network:
     """A trained network, in eval mode on the CPU: float32 (n, 1, side, side) in [0, 1] to descriptors (n, dim).
 
-    path: a run's folder, or the `weights.safetensors` of a finished run, wherever it was copied to (it says which network
-    it belongs to). Raises MissingError, InputError.
+    path: a run's folder, or the `weights.safetensors` of a finished run, wherever it was copied to (it says which
+    network it belongs to). Raises MissingError, InputError.
     """
     path = Path(path)
     if path.is_dir():
@@ -122,9 +123,9 @@ def _network_of(file: Path) -> tuple[str, dict[str, Any]]:
         raise MissingError(f"no run and no weights file at {file}")
     try:
         with safe_open(file, framework="pt") as opened:
-            about = opened.metadata() or {}
+            about = json.loads((opened.metadata() or {}).get("hardmine", "{}"))
     except SafetensorError as error:
         raise InputError(f"{file} is neither a run nor a safetensors file ({error})") from error
     if "network" not in about:
         raise InputError(f"{file} does not say which network it belongs to: use --network NAME --weights {file}")
-    return about["network"], json.loads(about["options"])
+    return about["network"], about["options"]

@@ -1,5 +1,6 @@
 """`mine` from end to end: what is embedded, reused, derived, resumed and refused."""
 
+import errno
 import shutil
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import pytest
 import torch
 from mining_world import DIM, OPTIONS, Spoilt, Tiny, contents, make_store
 
-from hardmine.errors import InputError, LockedError, NumericalError, StoreError, UnknownNameError
+from hardmine.errors import DiskError, InputError, LockedError, NumericalError, StoreError, UnknownNameError
 from hardmine.mining.embed import embed_entries, embed_patches
 from hardmine.mining.mine import mine
 from hardmine.pipeline.pixels import prepare
@@ -247,3 +248,24 @@ def test_embedding_outside_a_round(store):
     network.dim = DIM + 1
     with pytest.raises(InputError, match=r"gave \(3, 6\)"):
         embed_entries(store, rows, None, network)
+
+
+def test_a_full_disk_is_said_and_the_next_run_goes_on(store, tmp_path, monkeypatch):
+    from zarr.storage import LocalStore
+
+    mine(store, tmp_path / "whole", Tiny(), **OPTIONS)
+    original = LocalStore.set
+
+    async def full(self, key, value):
+        if "descriptors/c/2" in f"{self.root}/{key}":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        await original(self, key, value)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalStore, "set", full)
+        with pytest.raises(DiskError, match="Make room"):
+            mine(store, tmp_path / "m", Tiny(), **OPTIONS)
+    assert MiningStore(tmp_path / "m").rounds() == []
+    result = mine(store, tmp_path / "m", Tiny(), **OPTIONS)
+    assert result.embedded == len(result.round.entry_row) - 16
+    assert contents(tmp_path / "m/rounds") == contents(tmp_path / "whole/rounds")

@@ -93,7 +93,7 @@ def test_every_plan_holds_distinct_classes_and_distinct_entries_of_each(name, de
 
 def test_a_plan_depends_on_seed_and_step_alone(descriptors):
     entries = make_entries()
-    first, second = make("random", entries, seed=3, augment="dihedral"), make("random", entries, seed=3, augment="dihedral")
+    first, second = (make("random", entries, seed=3, augment="dihedral") for _ in range(2))
     ahead = [second.plan(step) for step in (7, 3, 5)]
     assert [first.plan(step) for step in (7, 3, 5)] == ahead
     assert first.plan(3) != first.plan(5)
@@ -187,7 +187,7 @@ def test_weights_are_inverse_distances_with_mean_1_and_a_cap():
     assert (w * d).std() == pytest.approx(0, abs=1e-12)
     capped = inverse_distance_weights(np.array([0.0, 0.5, 0.5, 0.5, 1.0]), 10.0)
     assert capped.max() / np.median(capped) == pytest.approx(10)
-    assert inverse_distance_weights(np.array([0.0, 0.5, 0.5]), None)[1] < 1e-5  # to the letter, one pair silences the rest
+    assert inverse_distance_weights(np.array([0.0, 0.5, 0.5]), None)[1] < 1e-5  # one pair silences the rest
 
 
 def test_the_angle_is_an_option(descriptors):

@@ -180,7 +180,7 @@ def test_a_run_on_changed_data_is_refused(stores, tmp_path):
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_step(stores, tmp_path):
-    with pytest.raises(NumericalError, match="not finite|loss is nan"):
+    with pytest.raises(NumericalError, match=r"not finite|loss is nan"):
         train(recipe(stores, "optimizer.lr=1e30", "train.steps=7", "sampler.name=random"), tmp_path / "run")
     assert Run.open(tmp_path / "run").result is None
 

@@ -12,15 +12,9 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
 
+from hardmine.options import Options
 from hardmine.registry import Registry
-
-
-class Options(BaseModel):
-    """A reader's options: frozen, typed, and closed, so that a misspelt one is an error. Recorded in the manifest."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 @dataclass(frozen=True)
@@ -50,7 +44,7 @@ class Candidates:
     'frame' float32 (N, 4) (x, y, size in pixels of that photograph, angle in radians). pairs: evaluation pair lists by
     name. rejects: sources that could not even be listed. counts: what the reader wants said in the table at the end of
     the stage (dropped keypoints, dot files skipped), name to number. files: the raw files this depends on, for the key
-    of an interrupted ingest.
+    of an interrupted ingest. policy: the rule by which files became pixels, for the manifest.
     """
 
     raw_label: np.ndarray
@@ -61,6 +55,7 @@ class Candidates:
     rejects: list[Reject] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
     files: list[Path] = field(default_factory=list)
+    policy: str = ""
 
 
 class Reader(Protocol):

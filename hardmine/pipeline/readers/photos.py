@@ -24,7 +24,7 @@ from pydantic import Field
 
 from hardmine.errors import InputError
 from hardmine.pipeline import frames as fr
-from hardmine.pipeline.images import ImageError, decode_grey, list_images, printable, read_bytes, relative_name
+from hardmine.pipeline.images import POLICY, ImageError, decode_grey, list_images, printable, read_bytes, relative_name
 from hardmine.pipeline.readers import base
 from hardmine.pipeline.readers.spots import add_pairs
 from hardmine.pipeline.readers.warps import MAX_STRENGTH, Warp, generator_for, random_warp, relight
@@ -152,6 +152,7 @@ class Photos:
         frame = np.concatenate([column.reshape(-1, 4) for column in columns]).astype(np.float32)
         worked = np.concatenate([photograph.frames[0] for photograph in photographs])
         found = base.Candidates(
+            policy=POLICY,
             raw_label=np.repeat(np.arange(len(image)), views),
             source=np.array(source),
             pixel_shape=(fr.SIDE, fr.SIDE),

@@ -20,7 +20,7 @@ from scipy.spatial import cKDTree
 
 from hardmine.errors import InputError
 from hardmine.pipeline import frames as fr
-from hardmine.pipeline.images import ImageError, printable, read_grey, relative_name
+from hardmine.pipeline.images import POLICY, ImageError, printable, read_grey, relative_name
 from hardmine.pipeline.readers import base
 from hardmine.pipeline.readers.sequence_folders import Sequence, find_sequences
 from hardmine.pipeline.readers.spots import add_pairs
@@ -137,6 +137,7 @@ class Sequences:
         frame = np.concatenate([classes.frame for _, classes in found])
         files = [path for s in sequences for files in (s.images, s.homography_files) for path in files.values()]
         result = base.Candidates(
+            policy=POLICY,
             raw_label=label,
             source=np.array(source),
             pixel_shape=(fr.SIDE, fr.SIDE),

@@ -1,0 +1,5 @@
+"""python -m hardmine: the command line."""
+
+from hardmine.cli import main
+
+main()
