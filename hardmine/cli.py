@@ -39,7 +39,7 @@ def ingest(
     store: Annotated[Path, typer.Argument(help="Patch store to write.")],
     set_: Set = None,
     on_bad: Annotated[Literal["skip", "fail"], typer.Option(help="What happens to a bad source.")] = "skip",
-    split: Annotated[str | None, typer.Option(help="Make splits: by-class:0.8 gives train and val.")] = None,
+    split: Annotated[str | None, typer.Option(help="Make splits train and val: by-class:0.8 or by-image:0.8.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the split.")] = 0,
     min_per_class: Annotated[int, typer.Option(min=1, help="Smaller classes are stored but not used.")] = 1,
     max_per_class: Annotated[int | None, typer.Option(min=1, help="Further items are stored but not used.")] = None,

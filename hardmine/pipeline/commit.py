@@ -10,8 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
-from hardmine.pipeline.ingest_plan import SPLITS, Plan
+from hardmine.pipeline.ingest_plan import Plan
 from hardmine.pipeline.shards import ShardRecord
+from hardmine.pipeline.splits import SPLITS
 from hardmine.store.files import write_atomic
 from hardmine.store.manifest import (
     COLUMNS,

@@ -12,9 +12,10 @@ from typing import Any
 from hardmine.errors import InputError, StoreError, UnknownNameError
 from hardmine.options import check
 from hardmine.pipeline.commit import commit, discard_leftovers, discard_unfinished
-from hardmine.pipeline.ingest_plan import Plan, differing_parts, make_plan, parse_split
+from hardmine.pipeline.ingest_plan import Plan, differing_parts, make_plan
 from hardmine.pipeline.readers.base import Reader, readers
 from hardmine.pipeline.shards import OnBad, ShardRecord, ShardTask, bad_item, finished_shard, write_shard
+from hardmine.pipeline.splits import parse_split
 from hardmine.store.files import LOCK, OWNER, PARTIAL, remove_partials, write_atomic, write_lock
 from hardmine.store.manifest import COLUMNS, MANIFEST, PAIRS, SHARDS, UNFINISHED, Manifest
 from hardmine.store.patches import PatchStore
@@ -60,7 +61,8 @@ def ingest(
     same call; the same call on a finished store writes nothing. Same source and options give the same bytes.
 
     options: of the reader. on_bad: "skip" lists bad items in rejects.csv, "fail" stops at the first. split:
-    "by-class:0.8" puts that fraction of the classes, chosen by `seed`, into `train` and the others into `val`.
+    "by-class:0.8" puts that fraction of the classes, chosen by `seed`, into `train` and the others into `val`;
+    "by-image:0.8" does so with whole photographs.
     min_per_class, max_per_class: patches of smaller classes, and those past the first max_per_class of a class, are
     stored but not `used`. progress: called with (items done, items in all).
 

@@ -13,37 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from hardmine.errors import HardmineError, InputError, UnknownNameError
+from hardmine.errors import HardmineError, InputError
 from hardmine.pipeline.readers.base import Candidates
+from hardmine.pipeline.splits import Split
 from hardmine.store.manifest import FORMAT
 
-SPLITS = ("train", "val")
 _RESERVED = {"label", "raw_label", "source", "used", "split"}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
-
-
-@dataclass(frozen=True)
-class Split:
-    """`by-class:FRACTION`: a seeded choice of that fraction of the classes is `train`, the others are `val`."""
-
-    fraction: float
-    seed: int
-
-
-def parse_split(text: str | None, seed: int) -> Split | None:
-    """Raises UnknownNameError for a rule that does not exist, InputError for a fraction outside (0, 1)."""
-    if text is None:
-        return None
-    rule, _, fraction = text.partition(":")
-    if rule != "by-class":
-        raise UnknownNameError("split rule", rule, ["by-class"])
-    try:
-        value = float(fraction)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < 1:
-        raise InputError(f"split {text!r}: write by-class:FRACTION with a fraction of the classes between 0 and 1")
-    return Split(value, seed)
 
 
 @dataclass(frozen=True)
@@ -70,15 +46,7 @@ class Plan:
         """uint8 (classes,): position in SPLITS. A matter of the listed classes alone, whatever is rejected later."""
         if self.split is None:
             raise HardmineError("this plan has no split")
-        train = round(self.split.fraction * self.classes)
-        if not 0 < train < self.classes:
-            raise InputError(
-                f"split by-class:{self.split.fraction:g} of {self.classes} classes leaves one side empty: choose "
-                "another fraction, or none"
-            )
-        codes = np.ones(self.classes, np.uint8)
-        codes[np.random.default_rng(self.split.seed).permutation(self.classes)[:train]] = 0
-        return codes
+        return self.split.codes(self.label, self.classes, self.candidates.columns.get("image"))
 
 
 def make_plan(
@@ -103,7 +71,7 @@ def make_plan(
         "format": FORMAT,
         "kind": kind,
         "options": options,
-        "split": None if split is None else f"by-class:{split.fraction!r} seed {split.seed}",
+        "split": None if split is None else str(split),
         "class size limits": [min_per_class, max_per_class],
         "shard rows": shard_rows,
         "source files": _files_digest(src, candidates.files),

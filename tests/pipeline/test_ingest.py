@@ -103,9 +103,9 @@ def test_split_is_seeded_and_blind_to_rejects(tmp_path: Path, made_up: Callable)
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"options": {"sigmo": 2}}, UnknownNameError, "unknown key in options of made-up: 'sigmo'. Did you mean 'sigma'"),
+        ({"options": {"sigmo": 2}}, UnknownNameError, "options of made-up: 'sigmo'. Did you mean 'sigma'"),
         ({"options": {"sigma": "wide"}}, InputError, "options of made-up: sigma: .*'wide'"),
-        ({"split": "by-image:0.5"}, UnknownNameError, "split rule 'by-image'.*by-class"),
+        ({"split": "by-item:0.5"}, UnknownNameError, "split rule 'by-item'.*by-class"),
         ({"split": "by-class"}, InputError, "by-class:FRACTION"),
         ({"split": "by-class:1.5"}, InputError, "between 0 and 1"),
         ({"split": "by-class:0.01"}, InputError, "of 4 classes leaves one side empty"),
