@@ -1,1 +1,75 @@
-"""hardmine: mine once, train hard."""
+"""hardmine: mine hard examples once over a whole dataset, keep them on disk, and train descriptors from them.
+
+The library in one line each; everything is imported when it is first used:
+
+    load(RUN)                the trained network of a run, in eval mode
+    describe_image           keypoints and descriptors of a photograph
+    ingest, mine, evaluate   the stages, from paths to a path (training: `hardmine.train.loop.train`)
+    PatchStore, MiningStore  what is on disk
+    readers, networks, samplers, miners, losses    the parts, found by name
+    fpr95, roc_curve         metrics on arrays
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hardmine.metrics.fpr95 import fpr95
+    from hardmine.metrics.roc import roc_curve
+    from hardmine.mining.mine import mine
+    from hardmine.mining.miners import miners
+    from hardmine.mining.samplers import samplers
+    from hardmine.pipeline.ingest import ingest
+    from hardmine.pipeline.readers import readers
+    from hardmine.protocols.describe import describe_image
+    from hardmine.protocols.evaluate import evaluate
+    from hardmine.store.patches import PatchStore
+    from hardmine.store.rounds import MiningStore
+    from hardmine.train.losses import losses
+    from hardmine.train.networks import networks
+    from hardmine.train.runs import load
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "MiningStore": "store.rounds",
+    "PatchStore": "store.patches",
+    "describe_image": "protocols.describe",
+    "evaluate": "protocols.evaluate",
+    "fpr95": "metrics.fpr95",
+    "ingest": "pipeline.ingest",
+    "load": "train.runs",
+    "losses": "train.losses",
+    "mine": "mining.mine",
+    "miners": "mining.miners",
+    "networks": "train.networks",
+    "readers": "pipeline.readers",
+    "roc_curve": "metrics.roc",
+    "samplers": "mining.samplers",
+}
+
+__all__ = [
+    "MiningStore",
+    "PatchStore",
+    "describe_image",
+    "evaluate",
+    "fpr95",
+    "ingest",
+    "load",
+    "losses",
+    "mine",
+    "miners",
+    "networks",
+    "readers",
+    "roc_curve",
+    "samplers",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'hardmine' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"hardmine.{_HOME[name]}"), name)

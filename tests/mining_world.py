@@ -1,6 +1,6 @@
 """A small world for tests of mining: a patch store of random patches, and networks of a few lines.
 
-As a program (`python mining_world.py STORE MINING SLEEP [INDEX]`) it mines that store slowly, to be killed."""
+As a program (`python mining_world.py STORE MINING SLEEP`) it mines that store slowly, to be killed."""
 
 import hashlib
 import json
@@ -103,6 +103,4 @@ OPTIONS = {"views": Views(per_class=4), "batch": 4, "shard_rows": 8, "neighbours
 if __name__ == "__main__":
     from hardmine.mining.mine import mine
 
-    print("ready", flush=True)
-    done = mine(PatchStore.open(sys.argv[1]), Path(sys.argv[2]), Tiny(sleep=float(sys.argv[3])), **OPTIONS)
-    print(done.embedded, flush=True)
+    mine(PatchStore.open(sys.argv[1]), Path(sys.argv[2]), Tiny(sleep=float(sys.argv[3])), **OPTIONS)

@@ -1,4 +1,4 @@
-"""Matching the stereo pair: mutual nearest neighbours of described keypoints, judged by the disparity map."""
+"""Matching the stereo pair: each spot of the left photograph with the nearest descriptor of the right one."""
 
 from __future__ import annotations
 
@@ -6,46 +6,37 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hardmine.pipeline.readers.stereo import at, carry, visible
-from hardmine.protocols.describe import describe_image
+from hardmine.mining.embed import embed_entries
+from hardmine.store.patches import PatchStore
 from hardmine.train.networks import Network
-
-TOLERANCE = 3.0  # pixels from where the disparity map puts the point
 
 
 @dataclass(frozen=True)
 class Matches:
-    """left, right: float64 (n, 2), the matched points of the two photographs. correct: bool (n,)."""
+    """left, right: float64 (n, 2), where each spot of the left photograph is, and where its match in the right one is.
+    correct: bool (n,), whether the disparity map carries the spot to that match."""
 
     left: np.ndarray
     right: np.ndarray
     correct: np.ndarray
 
     def __str__(self) -> str:
-        return f"{int(self.correct.sum())} of {len(self.correct)} right"
+        return f"{int(self.correct.sum())} of {len(self.correct)} matches right"
 
 
-def match_pair(network: Network, left: np.ndarray, right: np.ndarray, disparity: np.ndarray, points: int) -> Matches:
-    """Match the keypoints of two grey photographs uint8 (H, W), at most `points` of each.
-
-    disparity: float32 (H, W) of the left one, NaN where unknown. Left keypoints whose disparity is unknown, or which
-    the right photograph does not show, cannot be judged and are left out.
-    """
-    left_frames, left_descriptors = describe_image(network, left, points)
-    right_frames, right_descriptors = describe_image(network, right, points)
-    shown = np.isfinite(at(visible(disparity), left_frames[:, :2]))
-    left_frames, left_descriptors = left_frames[shown], left_descriptors[shown]
-    i, j = mutual_nearest(left_descriptors, right_descriptors)
-    expected, found = carry(disparity, left_frames[i])[:, :2], right_frames[j, :2]
-    correct = np.hypot(*(expected - found).T) <= TOLERANCE
-    return Matches(left_frames[i, :2], found, correct)
+def match(store: PatchStore, network: Network) -> Matches:
+    """Match the spots of a patch store that `ingest stereo` wrote (classes of two rows, left and right)."""
+    rows = np.arange(len(store))
+    descriptors = embed_entries(store, rows, None, network)
+    image, frame = store.column("image"), store.column("frame")
+    assert image is not None and frame is not None  # noqa: PT018 - the reader writes them
+    left, right = rows[image == 0], rows[image == 1]
+    nearest = right[nearest_rows(descriptors[left], descriptors[right])]
+    place = frame[:, :2].astype(np.float64)
+    return Matches(place[left], place[nearest], store.label[left] == store.label[nearest])
 
 
-def mutual_nearest(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Rows (i, j), int64, of unit descriptors (n, D) and (m, D) that are each other's nearest; ascending in i."""
-    if not len(first) or not len(second):
-        return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    similarity = first @ second.T
-    nearest = similarity.argmax(axis=1)
-    i = np.flatnonzero(similarity.argmax(axis=0)[nearest] == np.arange(len(first)))
-    return i, nearest[i]
+def nearest_rows(queries: np.ndarray, gallery: np.ndarray) -> np.ndarray:
+    """int64 (n,): the row of the gallery (m, D) that is nearest to each of the queries (n, D); the first of equals."""
+    squared = (gallery**2).sum(axis=1) - 2 * queries @ gallery.T
+    return squared.argmin(axis=1)

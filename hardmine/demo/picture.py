@@ -98,4 +98,4 @@ def _pair(axes: Any, title: str, left: np.ndarray, right: np.ndarray, found: Mat
     axes.set(xlim=(-0.5, both.shape[1] - 0.5), ylim=(height - 0.5, -0.5))
     axes.set_axis_off()
     axes.set_title(title, fontsize=12, color=_INK, loc="left", pad=7)
-    axes.set_title(f"{found} matches".replace(" right matches", " matches right"), fontsize=11, color=_INK, loc="right")
+    axes.set_title(str(found), fontsize=11, color=_INK, loc="right", pad=7)

@@ -11,15 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from hardmine.demo import photographs
-from hardmine.demo.matching import Matches, match_pair
+from hardmine.demo.matching import Matches, match
 from hardmine.demo.picture import draw
 from hardmine.demo.settings import ADASAMPLE, HARDNET, Places, Settings, recipe
 from hardmine.pipeline.images import read_grey
 from hardmine.pipeline.ingest import IngestReport, ingest
-from hardmine.pipeline.readers.stereo import StereoOptions, read_disparity
+from hardmine.pipeline.readers.stereo import StereoOptions
 from hardmine.protocols.base import Evaluated
 from hardmine.protocols.evaluate import evaluate
 from hardmine.store.files import write_atomic
+from hardmine.store.patches import PatchStore
 from hardmine.train.loop import train
 from hardmine.train.networks import Network
 from hardmine.train.recipe import Recipe
@@ -46,11 +47,13 @@ def demo(out: Path, *, say: Say, settings: Settings | None = None) -> dict[str, 
     recipes = {"hardnet": recipe(places, settings, HARDNET), "adasample": recipe(places, settings, ADASAMPLE)}
     for name, chosen in recipes.items():
         _train(places.run(name), chosen, TRAINED[name], clock)
-    networks = {name: load(places.run(name)) for name in recipes}
     untrained = build_network(recipes["hardnet"]).eval()
-    results = {store: _evaluate(places, store, untrained, networks, clock) for store in COLUMNS}
+    trained = {TRAINED[name]: load(places.run(name)) for name in recipes}
+    results = {store: _evaluate(places, store, untrained, trained, clock) for store in COLUMNS}
     with clock.step("match the stereo pair and draw the picture") as note:
-        matches = _picture(places, settings, results["held-out"], {"untrained": untrained, **networks})
+        stereo = PatchStore.open(places.store("stereo"))
+        matches = {name: match(stereo, network) for name, network in {UNTRAINED: untrained, **trained}.items()}
+        _picture(places, results["held-out"], matches)
         note("; ".join(f"{name} {found}" for name, found in matches.items()))
     found = {
         **_table(results),
@@ -121,42 +124,24 @@ def _train(path: Path, chosen: Recipe, name: str, clock: _Clock) -> None:
 
 
 def _evaluate(
-    places: Places, store: str, untrained: Network, networks: dict[str, Network], clock: _Clock
+    places: Places, store: str, untrained: Network, trained: dict[str, Network], clock: _Clock
 ) -> dict[str, Evaluated]:
-    """Every row of one column of the table, from the rounds that the trainings ended with."""
-    path = places.store(store)
+    """Every row of one column of the table; the trained ones from the rounds that the trainings ended with."""
+    path, minings = places.store(store), {label: places.run(name) / "mining" for name, label in TRAINED.items()}
     with clock.step(f"evaluate on the {COLUMNS[store]}") as note:
-        reports = [
-            evaluate(
-                "phototour",
-                path,
-                places.out / "untrained.mining",
-                network=untrained,
-                name=UNTRAINED,
-                compare=list(_BASELINES),
-            ),
-            *(
-                evaluate("phototour", path, places.run(name) / "mining", network=network, name=TRAINED[name])
-                for name, network in networks.items()
-            ),
-        ]
-        embedded = sum(report.embedded for report in reports[1:])
-        note(f"{embedded} rows embedded for the trained networks")
-    return {_BASELINES.get(name, name): r for report in reports for name, r in report.results.items()}
+        mining = places.out / "untrained.mining"
+        compare = list(_BASELINES)
+        first = evaluate("phototour", path, mining, network=untrained, name=UNTRAINED, compare=compare)
+        others = [evaluate("phototour", path, minings[name], network=n, name=name) for name, n in trained.items()]
+        note(f"{sum(report.embedded for report in others)} rows embedded for the trained networks")
+    return {_BASELINES.get(name, name): r for report in (first, *others) for name, r in report.results.items()}
 
 
-def _picture(
-    places: Places, settings: Settings, curves: dict[str, Evaluated], networks: dict[str, Network]
-) -> dict[str, Matches]:
-    """Match the stereo pair with every network and draw the untrained one and AdaSample's."""
+def _picture(places: Places, curves: dict[str, Evaluated], matches: dict[str, Matches]) -> None:
+    """Draw the curves, and the matches of the untrained network and of AdaSample's."""
     left, right = (read_grey(places.photographs / "stereo" / name) for name in (photographs.LEFT, photographs.RIGHT))
-    disparity = read_disparity(places.photographs / "stereo" / photographs.DISPARITY)
-    matches = {
-        name: match_pair(network, left, right, disparity, settings.match_points) for name, network in networks.items()
-    }
-    shown = {"Before training": matches["untrained"], "After training (AdaSample)": matches["adasample"]}
+    shown = {"Before training": matches[UNTRAINED], "After training (AdaSample)": matches[TRAINED["adasample"]]}
     draw(places.out / PICTURE, curves, left, right, shown)
-    return matches
 
 
 def _table(results: dict[str, dict[str, Evaluated]]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ ADASAMPLE = Named(name="adasample", lam=10.0)
 class Settings:
     """training, held_out: photographs by name. training_points, held_out_points: most spots of each.
     training_patches, held_out_patches: patches of each spot. pairs, steps, mine_every: see `train.recipe.Loop`.
-    lr: see `Optimizer`. match_points: most keypoints of each stereo photograph that the picture matches."""
+    lr: see `Optimizer`."""
 
     training: tuple[str, ...] = photographs.TRAINING
     held_out: tuple[str, ...] = photographs.HELD_OUT
@@ -28,7 +28,6 @@ class Settings:
     steps: int = 300
     mine_every: int = 150
     lr: float = 10.0
-    match_points: int = 400
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ class Split:
         return f"{self.rule}:{self.fraction!r} seed {self.seed}"
 
     def codes(self, label: np.ndarray, classes: int, image: np.ndarray | None) -> np.ndarray:
-        """uint8 (classes,): position in SPLITS of each class. label: int64 (N,) of the items. image: int64 (N,) or None.
+        """uint8 (classes,): position in SPLITS of each class. label, image: int64 (N,) of the items; image may be None.
 
         Raises InputError where a side would be empty or by-image has no photographs to go by."""
         group = self._groups(label, classes, image)
@@ -59,7 +59,7 @@ class Split:
 
 
 def parse_split(text: str | None, seed: int) -> Split | None:
-    """RULE:FRACTION. Raises UnknownNameError for a rule that does not exist, InputError for a fraction outside (0, 1)."""
+    """RULE:FRACTION. Raises UnknownNameError for a rule that is none, InputError for a fraction outside (0, 1)."""
     if text is None:
         return None
     rule, _, fraction = text.partition(":")

@@ -4,6 +4,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 
@@ -145,14 +146,13 @@ def test_e63_a_shard_is_written_once(store, tmp_path, monkeypatch):
 def test_e64_two_mines_at_once_and_a_killed_one(store, tmp_path):
     program = Path(__file__).parents[1] / "mining_world.py"
     command = [sys.executable, str(program), str(store.path), str(tmp_path / "m"), "5"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    try:
-        while not (tmp_path / "m/rounds/000001/zarr.json").exists():
-            assert process.poll() is None
-        with pytest.raises(LockedError, match=f"process {process.pid} on .* since"):
-            mine(store, tmp_path / "m", Tiny(1), **OPTIONS)
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+        try:
+            while not (tmp_path / "m/rounds/000001/zarr.json").exists():
+                assert process.poll() is None
+                time.sleep(0.01)
+            with pytest.raises(LockedError, match=f"process {process.pid} on .* since"):
+                mine(store, tmp_path / "m", Tiny(1), **OPTIONS)
+        finally:
+            process.kill()
     assert mine(store, tmp_path / "m", Tiny(1), **OPTIONS).round.number == 1  # the lock died with its owner

@@ -1,8 +1,8 @@
 """The demo, made small: every part in seconds."""
 
 import json
-from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 from PIL import Image
@@ -10,12 +10,13 @@ from PIL import Image
 pytest.importorskip("skimage", reason="the demo's photographs come with scikit-image: pip install 'hardmine[demo]'")
 
 from hardmine.demo import Settings, demo, photographs
-from hardmine.demo.matching import match_pair, mutual_nearest
+from hardmine.demo.matching import Matches, match, nearest_rows
 from hardmine.demo.picture import draw
 from hardmine.demo.settings import ADASAMPLE, HARDNET, Places, recipe
 from hardmine.errors import MissingError
-from hardmine.pipeline.images import read_grey
+from hardmine.pipeline.ingest import ingest
 from hardmine.protocols.base import Evaluated
+from hardmine.store.patches import PatchStore
 from hardmine.train.networks import build
 
 SMALL = Settings(
@@ -28,15 +29,30 @@ SMALL = Settings(
     pairs=6,
     steps=3,
     mine_every=2,
-    match_points=60,
 )
 
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory):
-    """The folder of a finished demo, what it returned, and what it said."""
+    """The folder of a demo that was stopped after its first training and then finished, what that call returned, and
+    what it said."""
     out, said = tmp_path_factory.mktemp("work") / "demo", []
+
+    def stop(line):
+        if "train HardNet" in line:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        demo(out, say=stop, settings=SMALL)
     return out, demo(out, say=said.append, settings=SMALL), said
+
+
+def test_it_goes_on_where_it_was_stopped(done):
+    _, _, said = done
+    assert [line.split(": ")[-1] for line in said if "train" in line[10:16]] == [
+        "finished before",
+        "3 steps of 6 pairs",
+    ]
 
 
 def test_the_table_has_every_row_and_column(done):
@@ -60,9 +76,10 @@ def test_it_leaves_a_picture_and_the_figures(done):
 
 def test_each_step_is_said_with_its_time(done):
     _, found, said = done
-    for step, seconds in found["seconds"].items():
-        if step != "in all":
-            assert any(line.startswith(f"{seconds:6.1f} s  {step}") for line in said), step
+    heard = {line.split(" s  ")[1].split(":")[0]: float(line.split(" s  ")[0]) for line in said}
+    seconds = {step: took for step, took in found["seconds"].items() if step != "in all"}
+    assert heard == pytest.approx(seconds, abs=0.06)
+    assert list(heard) == list(seconds)
 
 
 def test_the_trainings_end_with_rounds_that_the_evaluation_uses(done):
@@ -114,35 +131,31 @@ def test_copies_that_are_there_stay(tmp_path):
     assert (tmp_path / "text.png").read_bytes() == (photographs.folder() / "text.png").read_bytes()
 
 
-def test_mutual_nearest_is_what_a_double_loop_finds():
+def test_nearest_rows_are_what_a_double_loop_finds():
     rng = np.random.default_rng(0)
-    a, b = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (rng.standard_normal((n, 5)) for n in (30, 40)))
-    distance = np.array([[np.linalg.norm(x - y) for y in b] for x in a])
-    expected = [
-        (i, j) for i in range(30) for j in range(40) if distance[i, j] == min(distance[i]) == min(distance[:, j])
-    ]
-    assert list(zip(*mutual_nearest(a, b))) == expected
-    assert len(mutual_nearest(a[:0], b)[0]) == 0
+    a, b = rng.standard_normal((30, 5)), rng.standard_normal((40, 5))
+    assert nearest_rows(a, b).tolist() == [min(range(40), key=lambda j: np.linalg.norm(x - b[j])) for x in a]
 
 
-def test_matches_are_judged_by_the_disparity():
-    left = read_grey(photographs.folder() / "coins.png")
-    right, disparity = np.roll(left, -16, axis=1), np.full(left.shape, 16, np.float32)
-    network = build("l2net", {}, 0).eval()
-    good = match_pair(network, left, right, disparity, 40)
-    assert good.correct.mean() > 0.8
-    assert len(good.left) == len(good.right) == len(good.correct) > 10
-    assert str(good) == f"{good.correct.sum()} of {len(good.correct)} right"
-    assert match_pair(network, left, right, disparity + 6, 40).correct.mean() < 0.1
-    disparity[:, : left.shape[1] // 2] = np.nan  # what is unknown is not judged
-    assert match_pair(network, left, right, disparity, 40).left[:, 0].min() > left.shape[1] / 2 - 1
+def test_a_match_is_right_where_the_disparity_carries_the_spot_to_it(tmp_path):
+    left = cv2.imread(str(photographs.folder() / "coins.png"), cv2.IMREAD_GRAYSCALE)
+    cv2.imwrite(str(tmp_path / "left.png"), left)
+    cv2.imwrite(str(tmp_path / "right.png"), np.roll(left, -16, axis=1))
+    np.save(tmp_path / "disparity.npy", np.full(left.shape, 16.0))
+    options = {"disparity": "disparity.npy", "frame_noise": 0}
+    ingest("stereo", tmp_path, tmp_path / "store", options=options)
+    found = match(PatchStore.open(tmp_path / "store"), build("l2net", {}, 0).eval())
+    assert len(found.left) == len(found.right) == len(found.correct) > 50
+    assert found.correct.mean() > 0.95
+    assert str(found) == f"{found.correct.sum()} of {len(found.correct)} matches right"
+    moved = found.left - found.right
+    np.testing.assert_allclose(moved[found.correct], np.tile([16, 0], (found.correct.sum(), 1)), atol=1e-3)
 
 
-def test_a_picture_without_matches_can_be_drawn(tmp_path):
+def test_a_picture_of_few_matches_can_be_drawn(tmp_path):
     curve = (np.array([0, 0.5, 1]), np.array([0, 0.9, 1]))
     image = np.zeros((50, 80), np.uint8)
-    flat = np.full(image.shape, np.nan, np.float32)
-    none = match_pair(build("l2net", {}, 0).eval(), image, image, flat, 10)
-    draw(tmp_path / "a.png", {"x": Evaluated({"fpr95": 0.5}, {}, curve)}, image, image, {"before": none, "after": none})
-    assert (tmp_path / "a.png").stat().st_size > 1000
-    assert list(Path(tmp_path).glob(".*")) == []
+    none = Matches(np.zeros((0, 2)), np.zeros((0, 2)), np.zeros(0, bool))
+    one = Matches(np.full((1, 2), 9.0), np.full((1, 2), 3.0), np.ones(1, bool))
+    draw(tmp_path / "a.png", {"x": Evaluated({"fpr95": 0.5}, {}, curve)}, image, image, {"before": none, "after": one})
+    assert [path.name for path in tmp_path.iterdir()] == ["a.png"]
