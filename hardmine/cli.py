@@ -115,17 +115,7 @@ def mine(
             device=device,
             progress=progress,
         )
-    facts = {
-        "round": mined.round.number,
-        "embedded": mined.embedded,
-        "reused": mined.reused,
-        "entries": mined.round.attrs["counts"]["entries"],
-        "spread": mined.round.attrs["spread"],
-        "derived": mined.round.attrs["derived"],
-        "seconds": mined.seconds,
-        "messages": mined.messages,
-    }
-    _show(facts, json, f"mining store {mining}")
+    _show(mined.json(), json, f"mining store {mining}")
 
 
 @app.command()

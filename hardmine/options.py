@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -17,14 +17,14 @@ class Options(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-M = TypeVar("M", bound=BaseModel)
+M = TypeVar("M")
 
 
 def check(model: type[M], values: Mapping[str, Any], where: str) -> M:
-    """Validate `values` as `model`. The first problem becomes one error that names `where` and the key:
-    UnknownNameError (with the nearest name) for a key that does not exist, InputError for a value that does not fit."""
+    """Validate `values` as `model`, a pydantic model. The first problem becomes one error that names `where` and the
+    key: UnknownNameError (with the nearest name) for a key that does not exist, InputError for a value that does not fit."""
     try:
-        return model.model_validate(dict(values))
+        return cast(Any, model).model_validate(dict(values))
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])

@@ -5,6 +5,8 @@ A view is a number, not a copy of pixels: (seed, row, view) alone gives its angl
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from pydantic import Field
 
@@ -38,7 +40,7 @@ def uniform(seed: int, counter: np.ndarray) -> np.ndarray:
     return (x >> np.uint64(11)) * 2.0**-53
 
 
-def _mix(x: np.ndarray | np.uint64) -> np.ndarray:
+def _mix(x: Any) -> Any:
     with np.errstate(over="ignore"):
         x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -23,7 +23,7 @@ def pixels(patches: np.ndarray) -> np.ndarray:
 
 def sift(patches: np.ndarray) -> np.ndarray:
     """OpenCV's SIFT of an upright keypoint in the patch's middle: uint8 (n, H, W) to float32 (n, 128), unit norm."""
-    extractor, side = cv2.SIFT_create(), patches.shape[1]
+    extractor, side = cv2.SIFT.create(), patches.shape[1]
     key = cv2.KeyPoint((side - 1) / 2, (side - 1) / 2, side / REACH, 0.0)
     raw = np.stack([extractor.compute(p, [key])[1][0] for p in patches])
     return raw / np.maximum(np.linalg.norm(raw, axis=1, keepdims=True), 1e-12)

@@ -49,5 +49,5 @@ def describe(
         keypoints, descriptors = describe_image(network, read_grey(source), points, device)
         arrays = {"keypoints": keypoints, "descriptors": descriptors}
     with replacing(out) as temporary, temporary.open("wb") as file:
-        np.savez(file, **arrays)
+        np.savez(file, allow_pickle=False, **arrays)
     return {"out": str(out), **{name: list(array.shape) for name, array in arrays.items()}}

@@ -63,19 +63,19 @@ def evaluate(
     """Evaluate one network, or one committed round, on a patch store.
 
     network: its round in the mining store `mining` is found by content key, or mined. round: the number of a committed
-    round, or 'latest', in place of a network; it must be a round of this store. name: what the row is called. compare:
-    baselines by name, in the same report. roc: where to draw the ROC curves (PNG). Raises InputError, MissingError,
+    round, or 'latest' (the default), in place of a network; it must be a round of this store. name: what the row is
+    called. compare: baselines by name, in the same report. roc: where to draw the ROC curves (PNG). Raises InputError, MissingError,
     StoreError.
     """
     opened, method = PatchStore.open(store), protocols.get(protocol)()
     split = opened.resolve_split(split)
-    if (network is None) == (round is None):
-        raise InputError("give either a network to evaluate or a committed round")
+    if network is not None and round is not None:
+        raise InputError("give either a network to evaluate or a committed round, not both")
     if network is not None:
         mined = mine(opened, Path(mining), network, split=split, derive=(), device=device, progress=progress)
         used, embedded, messages = mined.round, mined.embedded, list(mined.messages)
     else:
-        used, embedded, messages = MiningStore(Path(mining)).open(round if round == "latest" else int(round)), 0, []
+        used, embedded, messages = MiningStore(mining).open("latest" if round is None else round), 0, []
         if used.key["patches"] != opened.fingerprint or used.key["split"] != split:
             raise StoreError(
                 f"round {used.number} of {mining} was mined over the split {used.key['split']!r} of another patch "

@@ -42,9 +42,7 @@ def world(tmp_path_factory):
     for seed in range(4):
         cv2.imwrite(str(root / "photos" / f"photo {seed}.png"), photograph(seed))
     options = ["--set", "patches_per_class=3", "--set", "points_per_photo=40", "--set", "pairs=200"]
-    report = run(
-        "ingest", "photos", root / "photos", root / "store", "--split", "by-image:0.75", *options, "--json"
-    )
+    report = run("ingest", "photos", root / "photos", root / "store", "--split", "by-image:0.75", *options, "--json")
     assert json.loads(report)["patches kept"] > 100
     short = ["train.pairs=12", "train.steps=4", "train.mine_every=2", "train.lag=2", "validation.every=2"]
     short += [f"data.store={root / 'store'}", f"validation.store={root / 'store'}"]
@@ -94,7 +92,9 @@ def test_mine_does_nothing_on_a_key_that_is_there(world):
     assert second["reused"]
     assert "nothing to embed" in second["messages"][0]
     assert set(second["derived"]) == {"pairs", "knn", "centroids", "index"}
-    by_round = run("evaluate", "phototour", world / "store", "--mining", world / "mined", "--round", "1", "--split", "train")
+    by_round = run(
+        "evaluate", "phototour", world / "store", "--mining", world / "mined", "--round", "1", "--split", "train"
+    )
     assert "rows embedded: 0" in by_round
 
 
@@ -133,7 +133,10 @@ def test_verify_names_a_damaged_file(world, tmp_path):
         (["mine", "{store}", "b", "--network", "l2net", "--split", "val", "--derive", "pair"], "Did you mean 'pairs'"),
         (["train", "hardnett"], "Did you mean 'hardnet'"),
         (["train", "hardnet", "--set", "train.stepz=1"], "Did you mean 'train.steps'"),
-        (["train", "hardnet", "--set", "sampler.lam=1", "--set", "data.store={store}", "--set", "data.split=val"], "lam"),
+        (
+            ["train", "hardnet", "--set", "sampler.lam=1", "--set", "data.store={store}", "--set", "data.split=val"],
+            "lam",
+        ),
         (["evaluate", "phototours", "{store}", "--checkpoint", "{run}", "--split", "val"], "Did you mean 'phototour'"),
         (["evaluate", "phototour", "{store}", "--round", "3", "--split", "val"], "no round 3"),
         (["describe", "{store}", "a.png", "b.npz"], "is no run"),
@@ -154,6 +157,6 @@ def test_json_alone_is_on_stdout_and_help_is_quick():
     assert done.stdout == ""
     assert done.stderr.startswith("hardmine: unknown recipe 'nothing'")
     assert "Traceback" not in done.stderr
-    code = "import sys, hardmine.cli; print(sorted(m for m in ('torch', 'zarr', 'cv2', 'faiss', 'scipy') if m in sys.modules))"
+    code = "import sys, hardmine.cli; print([m for m in ('torch', 'zarr', 'cv2', 'faiss', 'scipy') if m in sys.modules])"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert loaded.stdout.strip() == "[]"

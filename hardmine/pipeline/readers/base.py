@@ -77,4 +77,3 @@ class Reader(Protocol):
 
 
 readers: Registry[type[Reader]] = Registry("dataset kind", "hardmine.pipeline.readers")
-
