@@ -22,7 +22,7 @@ M = TypeVar("M")
 
 def check(model: type[M], values: Mapping[str, Any], where: str) -> M:
     """Validate `values` as `model`, a pydantic model. The first problem becomes one error that names `where` and the
-    key: UnknownNameError (with the nearest name) for a key that does not exist, InputError for a value that does not fit."""
+    key: UnknownNameError (with the nearest name) for a key that does not exist, InputError for an unfit value."""
     try:
         return cast(Any, model).model_validate(dict(values))
     except ValidationError as error:

@@ -9,25 +9,25 @@ from hardmine.demo import photographs
 from hardmine.train.recipe import Data, Evaluation, Loop, Named, NetworkSection, Optimizer, Recipe
 
 HARDNET = Named(name="random")
-ADASAMPLE = Named(name="adasample", lam=10.0)
+ADASAMPLE = Named(name="adasample", lam=2.0)
 
 
 @dataclass(frozen=True)
 class Settings:
     """training, held_out: photographs by name. training_points, held_out_points: most spots of each.
     training_patches, held_out_patches: patches of each spot. pairs, steps, mine_every: see `train.recipe.Loop`.
-    lr: see `Optimizer`."""
+    lr: see `Optimizer`; 1 and 0.3 were equal on the validation photographs after 300 steps, HardNet's 10 was worse."""
 
     training: tuple[str, ...] = photographs.TRAINING
     held_out: tuple[str, ...] = photographs.HELD_OUT
-    training_points: int = 800
+    training_points: int = 400
     training_patches: int = 8
     held_out_points: int = 500
     held_out_patches: int = 4
     pairs: int = 64
-    steps: int = 300
-    mine_every: int = 150
-    lr: float = 10.0
+    steps: int = 400
+    mine_every: int = 200
+    lr: float = 1.0
 
 
 @dataclass(frozen=True)

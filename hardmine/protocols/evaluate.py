@@ -64,8 +64,8 @@ def evaluate(
 
     network: its round in the mining store `mining` is found by content key, or mined. round: the number of a committed
     round, or 'latest' (the default), in place of a network; it must be a round of this store. name: what the row is
-    called. compare: baselines by name, in the same report. roc: where to draw the ROC curves (PNG). Raises InputError, MissingError,
-    StoreError.
+    called. compare: baselines by name, in the same report. roc: where to draw the ROC curves (PNG). Raises InputError,
+    MissingError, StoreError.
     """
     opened, method = PatchStore.open(store), protocols.get(protocol)()
     split = opened.resolve_split(split)

@@ -94,7 +94,7 @@ def run(opened: Run) -> dict[str, Any]:
         "run": {
             "path": str(opened.path),
             "state": "finished" if opened.result else "unfinished",
-            "steps": f"{newest.step if newest else 0} of {opened.recipe.train.steps}",
+            "steps": f"{newest.step if newest else 0} of {opened.recipe.train.total_steps}",
         },
         "recipe": _flat(opened.recipe.model_dump(mode="json", exclude_none=True)),
         "last figures": last,

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from safetensors.torch import save as serialise
 
 from hardmine.errors import StoreError
 from hardmine.store.files import disk_errors
@@ -29,7 +31,7 @@ class Checkpoint:
         file = self.path / f"{part}.safetensors"
         try:
             return load_file(str(file))
-        except Exception as error:
+        except (OSError, SafetensorError) as error:
             raise StoreError(f"{file} cannot be read ({error}): delete {self.path} to go back one") from error
 
 
@@ -43,7 +45,7 @@ def save(folder: Path, step: int, state: dict[str, Any], **parts: dict[str, torc
         try:
             for part, tensors in parts.items():
                 plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-                save_file(plain, str(temporary / f"{part}.safetensors"))
+                (temporary / f"{part}.safetensors").write_bytes(serialise(plain))
             (temporary / "state.json").write_text(json.dumps({"step": step, **state}, indent=1, sort_keys=True))
             _sync(temporary)
             if final.exists():  # the same step once more, after a resume: the bytes are the same

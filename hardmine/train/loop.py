@@ -121,12 +121,12 @@ class _Training:
 
     def loop(self) -> None:
         """Train to the last step, in stretches between two minings; the network is left in eval mode."""
-        knobs, steps = self.recipe.train, self.recipe.train.steps
+        knobs, steps = self.recipe.train, self.recipe.train.total_steps
         workers = 0 if self.online else self.recipe.data.loader_workers  # online, a plan needs the weights of its step
         batches = loader(self.store, self.sampler, workers, knobs.lag - 1)
         self.network.train()
         while self.step < steps:
-            stop = min(steps, (self.step // knobs.mine_every + 1) * knobs.mine_every)
+            stop = min(steps, (self.step // knobs.mining_interval + 1) * knobs.mining_interval)
             if self.sampler.needs_distances:
                 self._mine()
             self.sampler.between(self.step, stop)
@@ -145,7 +145,7 @@ class _Training:
 
     def _after_step(self) -> None:
         validation, knobs = self.recipe.validation, self.recipe.train
-        last = self.step == knobs.steps
+        last = self.step == knobs.total_steps
         if validation is not None and self.score is not None and (last or self.step % validation.every == 0):
             self._validate()
         if last or self.step % knobs.checkpoint_every == 0:
@@ -156,7 +156,7 @@ class _Training:
         if self.online:
             self.sampler.distances = OnlineDistances(self.entries, self._embed)
             return
-        due = self.step // self.recipe.train.mine_every * self.recipe.train.mine_every
+        due = self.step // self.recipe.train.mining_interval * self.recipe.train.mining_interval
         if self.round is None or self.mined_at != due:
             began = time.perf_counter()
             mined = mine(
@@ -209,7 +209,7 @@ class _Training:
         figures |= self.sampler.scalars(self.step)
         self.log.write(self.step, figures)
         if self.progress is not None:
-            self.progress(self.step, self.recipe.train.steps, figures)
+            self.progress(self.step, self.recipe.train.total_steps, figures)
 
     def _save(self) -> None:
         names = [name for name, _ in self.network.named_parameters()]

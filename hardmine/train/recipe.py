@@ -75,18 +75,45 @@ class Schedule(Options):
 
 class Loop(Options):
     """pairs: n, pairs a batch, each of another class. steps: optimiser steps of the run. mine_every: steps between two
-    mining rounds, for samplers that need one. lag: how many steps late a sampler uses the losses. augment: flips and
-    turns, see `mining.samplers.base`. checkpoint_every: steps between two checkpoints. log_every: steps between two
-    lines of the log. seed: of the initial weights, the plans and dropout."""
+    mining rounds, for samplers that need one. Both may be given in epochs instead (epochs, mine_every_epochs), of
+    pairs_per_epoch pairs each (HardNet: 5,000,000; AdaSample: 1,000,000). lag: how many steps late a sampler uses the
+    losses. augment: flips and turns, see `mining.samplers.base`. checkpoint_every: steps between two checkpoints.
+    log_every: steps between two lines of the log. seed: of the initial weights, the plans and dropout."""
 
     pairs: int = Field(128, ge=2)
     steps: int = Field(400, ge=1)
     mine_every: int = Field(200, ge=1)
+    epochs: float | None = Field(None, gt=0)
+    mine_every_epochs: float | None = Field(None, gt=0)
+    pairs_per_epoch: int | None = Field(None, ge=1)
     lag: int = Field(16, ge=1)
     augment: Literal["none", "fliprot", "dihedral"] = "none"
     checkpoint_every: int = Field(100, ge=1)
     log_every: int = Field(10, ge=1)
     seed: int = Field(0, ge=0)
+
+    @model_validator(mode="after")
+    def _one_way_to_say_it(self) -> Loop:
+        for steps, epochs in (("steps", "epochs"), ("mine_every", "mine_every_epochs")):
+            if getattr(self, epochs) is not None and steps in self.model_fields_set:
+                raise ValueError(f"give either {steps} or {epochs}, not both")
+            if getattr(self, epochs) is not None and self.pairs_per_epoch is None:
+                raise ValueError(f"{epochs} needs pairs_per_epoch")
+        return self
+
+    @property
+    def total_steps(self) -> int:
+        """Optimiser steps of the run."""
+        return self.steps if self.epochs is None else self._in_steps(self.epochs)
+
+    @property
+    def mining_interval(self) -> int:
+        """Steps between two mining rounds."""
+        return self.mine_every if self.mine_every_epochs is None else self._in_steps(self.mine_every_epochs)
+
+    def _in_steps(self, epochs: float) -> int:
+        assert self.pairs_per_epoch is not None  # the validator has checked
+        return max(1, round(epochs * self.pairs_per_epoch / self.pairs))
 
 
 class Evaluation(Options):

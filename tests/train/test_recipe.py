@@ -45,6 +45,18 @@ def test_the_best_weights_are_not_chosen_on_the_test_set():
     assert load_recipe("hardnet", [*overrides, "validation.split=val"]).validation.split == "val"
 
 
+def test_steps_may_be_given_in_epochs():
+    loop = load_recipe("hardnet").train.model_copy()
+    assert (loop.total_steps, loop.mining_interval) == (400, 200)
+    tree = ["train={pairs=1024, epochs=10, pairs_per_epoch=5000000, mine_every_epochs=0.5}"]
+    loop = load_recipe("hardnet", tree).train
+    assert (loop.total_steps, loop.mining_interval) == (48828, 2441)
+    with pytest.raises(InputError, match="either steps or epochs"):
+        load_recipe("hardnet", ["train.epochs=2", "train.pairs_per_epoch=1000"])
+    with pytest.raises(InputError, match="epochs needs pairs_per_epoch"):
+        load_recipe("hardnet", ["train={epochs=2}"])
+
+
 def test_schedules_are_the_published_ones():
     linear = Schedule(name="linear")
     assert [linear.factor(t, 4) for t in range(4)] == [1, 0.75, 0.5, 0.25]

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from hardmine.errors import InputError, MissingError, NumericalError
 from hardmine.mining.samplers import Sampler
@@ -125,6 +126,16 @@ def test_training_lowers_the_loss_and_evaluate_embeds_nothing_afterwards(stores,
     assert by_number.results["l2net"].metrics == report.results["l2net"].metrics
     with pytest.raises(Exception, match="another patch store"):
         evaluate("phototour", stores["train"], tmp_path / "run" / "mining", round="latest", split="val")
+
+
+def test_tensorboard_holds_the_log(stores, tmp_path):
+    train(recipe(stores), tmp_path / "run")
+    board = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
+    board.Reload()
+    logged = {line["step"]: line["loss"] for line in figures(tmp_path / "run") if "loss" in line}
+    shown = {event.step: event.value for event in board.Scalars("loss")}
+    assert shown == pytest.approx(logged)
+    assert {"exponent", "average_loss", "lr", "spread"} <= set(board.Tags()["scalars"])
 
 
 def test_the_best_weights_are_those_of_the_best_validation(stores, tmp_path):
