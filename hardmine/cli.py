@@ -39,37 +39,87 @@ def ingest(
     store: Annotated[Path, typer.Argument(help="Patch store to write.")],
     set_: Set = None,
     on_bad: Annotated[Literal["skip", "fail"], typer.Option(help="What happens to a bad source.")] = "skip",
-    split: Annotated[str | None, typer.Option(help="Make splits train and val: by-class:0.8 or by-image:0.8.")] = None,
+    split: Annotated[
+        str | None,
+        typer.Option(
+            help="by-class:0.8, by-image:0.8, by-item:0.85: the share of what the dataset would train on that stays in "
+            "train, the rest becomes val; column: the dataset's own splits, which is the default where it has any."
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the split.")] = 0,
     min_per_class: Annotated[int, typer.Option(min=1, help="Smaller classes are stored but not used.")] = 1,
     max_per_class: Annotated[int | None, typer.Option(min=1, help="Further items are stored but not used.")] = None,
+    shards: Annotated[
+        Literal["hdf5", "webdataset"] | None,
+        typer.Option(help="Kind of shards; default: hdf5 for patches, webdataset (tars of image files) for images."),
+    ] = None,
+    picture: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="How images are stored, key=value, several times: size=keep|shorter:N|square:N, crop=true|false, "
+            "colour=rgb|grey, encoding=original|png|jpeg:QUALITY."
+        ),
+    ] = None,
+    append: Annotated[bool, typer.Option("--append", help="Add what STORE does not have; no row of it moves.")] = False,
+    workers: Annotated[int, typer.Option(min=0, help="Worker processes; 0: this process does it.")] = 0,
+    scheduler: Annotated[str | None, typer.Option(help="A running dask scheduler, tcp://host:port, instead.")] = None,
     json: Json = False,
 ) -> None:
-    """Write a patch store from a raw dataset. A killed ingest goes on where it was."""
+    """Write a patch store from a raw dataset, or add to one. A killed ingest goes on where it was."""
+    from hardmine.pipeline.append import append as add
     from hardmine.pipeline.ingest import ingest as run
 
-    with _bar("patches") as progress:
-        report = run(
-            kind,
-            src,
-            store,
-            options=_settings(set_),
-            on_bad=on_bad,
-            split=split,
-            seed=seed,
-            min_per_class=min_per_class,
-            max_per_class=max_per_class,
-            progress=progress,
+    if append and (split or seed or min_per_class != 1 or max_per_class or shards or picture):
+        raise InputError(
+            "with --append the store's own choices hold: leave out --split, --seed, --min-per-class, --max-per-class, "
+            "--shards and --picture"
         )
+    common: dict[str, Any] = {"options": _settings(set_), "on_bad": on_bad, "workers": workers, "scheduler": scheduler}
+    with _bar("items") as progress:
+        if append:
+            report = add(kind, src, store, **common, progress=progress)
+        else:
+            report = run(
+                kind,
+                src,
+                store,
+                **common,
+                split=split,
+                seed=seed,
+                min_per_class=min_per_class,
+                max_per_class=max_per_class,
+                shards=shards,
+                pictures=_settings(picture, "--picture"),
+                progress=progress,
+            )
     _show(report.json(), json, f"patch store {store}")
 
 
 @app.command()
-def verify(store: Annotated[Path, typer.Argument(help="Patch store.")], json: Json = False) -> None:
-    """Re-read every checksum of a patch store."""
+def copy(
+    src: Annotated[str, typer.Argument(help="A patch store or mining store: a folder, or a URL (s3://, gs://, ...).")],
+    dst: Annotated[str, typer.Argument(help="Where to: a folder or a URL.")],
+    json: Json = False,
+) -> None:
+    """Copy a store, and read every checksum of the copy again. A killed copy goes on where it was."""
+    from hardmine.store.remote import copy_store
+
+    with _bar("bytes") as progress:
+        report = copy_store(src, dst, progress=progress)
+    _show(report.json(), json, f"copy of {src} at {dst}")
+
+
+@app.command()
+def verify(
+    store: Annotated[Path, typer.Argument(help="Patch store.")],
+    workers: Annotated[int, typer.Option(min=1, help="Processes that read shards.")] = 1,
+    json: Json = False,
+) -> None:
+    """Re-read every checksum of a patch store, and decode every item."""
     from hardmine.store.patches import PatchStore
 
-    problems = PatchStore.open(store).verify()
+    with _bar("items") as progress:
+        problems = PatchStore.open(store).verify(workers=workers, progress=progress)
     _show({"store": str(store), "problems": problems}, json, f"{store}: {len(problems)} problems")
     if problems:
         raise typer.Exit(1)
@@ -276,12 +326,12 @@ def _network(
     return network.eval(), f"{name} ({weights.name if weights else 'untrained'})"
 
 
-def _settings(pairs: list[str] | None) -> dict[str, Any]:
+def _settings(pairs: list[str] | None, option: str = "--set") -> dict[str, Any]:
     from hardmine.options import apply_override
 
     tree: dict[str, Any] = {}
     for pair in pairs or ():
-        apply_override(tree, pair)
+        apply_override(tree, pair, option)
     return tree
 
 
@@ -291,13 +341,21 @@ def _bar(unit: str) -> Iterator[Any]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(compact=True, elapsed_when_finished=True),
+    )
     with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
-        task = shown.add_task(unit, total=None)
+        task = shown.add_task(unit, total=None, rate="")
 
         def progress(done: int, total: int, figures: dict[str, float] | None = None) -> None:
             text = unit + "".join(f"  {k} {v:.4g}" for k, v in (figures or {}).items())
-            shown.update(task, completed=done, total=total, description=text)
+            speed = shown.tasks[0].speed
+            rate = f"{speed:,.{0 if speed >= 10 else 2}f} {unit}/s" if speed else ""
+            shown.update(task, completed=done, total=total, description=text, rate=rate)
 
         yield progress
 

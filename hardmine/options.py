@@ -34,11 +34,12 @@ def check(model: type[M], values: Mapping[str, Any], where: str) -> M:
         raise InputError(f"{where}: {key + ': ' if key else ''}{first['msg']}{given}") from error
 
 
-def apply_override(tree: dict[str, Any], override: str) -> None:
-    """Set `a.b=value` in a tree of dicts. Raises InputError where the override is not of that form."""
+def apply_override(tree: dict[str, Any], override: str, option: str = "--set") -> None:
+    """Set `a.b=value` in a tree of dicts. Raises InputError, which names the command-line `option`, where the override
+    is not of that form."""
     key, equals, text = override.partition("=")
     if not equals or not key.strip():
-        raise InputError(f"--set {override}: expected section.key=value")
+        raise InputError(f"{option} {override}: expected {'section.' if option == '--set' else ''}key=value")
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
@@ -47,7 +48,7 @@ def apply_override(tree: dict[str, Any], override: str) -> None:
     for name in parents:
         tree = tree.setdefault(name, {})
         if not isinstance(tree, dict):
-            raise InputError(f"--set {override}: {name!r} is not a section")
+            raise InputError(f"{option} {override}: {name!r} is not a section")
     tree[last] = value
 
 

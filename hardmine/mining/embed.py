@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from hardmine.errors import InputError, NumericalError
-from hardmine.pipeline.pixels import prepare
+from hardmine.pipeline.pixels import prepare, require_grey_patches
 from hardmine.pipeline.views import Views
 from hardmine.store.distances import full_float32, not_finite
 from hardmine.store.patches import PatchStore
@@ -64,9 +64,10 @@ def embed_range(
     """One task of an embedding pass: entries in batches of fixed size through a network that is `ready`; the pixels
     of the next batch are gathered while the network works on this one.
 
-    Raises InputError where extra views come without their table or the network's output is not (n, dim), NumericalError
-    naming the rows whose descriptors are not finite.
+    Raises InputError where the store holds other than grey patches, extra views come without their table or the
+    network's output is not (n, dim), NumericalError naming the rows whose descriptors are not finite.
     """
+    require_grey_patches(store)
     if view is not None and views is None and np.any(view):
         raise InputError("entries with extra views need the view table (Views) that gives their angles")
     return _embed(store.gather, rows, view, network, views, batch, progress)

@@ -1,39 +1,22 @@
-"""Reading one photograph, by one policy everywhere (ingest, evaluate, describe), and listing a folder of them.
-
-The policy (`POLICY`): the first frame of the file; turned as its EXIF orientation says; transparent pixels composited
-over white; 16-bit values divided by 256 (v >> 8), never clipped; colours of any kind (palette, CMYK, YCbCr) to RGB and
-then to grey by ITU-R BT.601 luma (299 R + 587 G + 114 B) / 1000.
-"""
+"""Reading one photograph, by one policy everywhere (`store.decode`), and listing a folder of them."""
 
 from __future__ import annotations
 
-import io
 import os
 from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
 
 from hardmine.errors import InputError, MissingError
+from hardmine.store.decode import ImageError, decode, printable
+
+__all__ = ["EXTENSIONS", "POLICY", "ImageError", "decode_grey", "list_images", "printable", "read_bytes", "read_grey"]
 
 POLICY = "first frame; EXIF orientation applied; alpha over white; 16 bit >> 8; BT.601 luma"
 EXTENSIONS = frozenset(
     (".bmp", ".jpe", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".pnm", ".ppm", ".tif", ".tiff", ".webp")
 )
-
-
-class ImageError(InputError):
-    """One image file that cannot be used. `reason`: one line without the file's name, for a list of rejects."""
-
-    def __init__(self, path: Path, reason: str):
-        super().__init__(f"{printable(path)}: {reason}")
-        self.reason = reason
-
-
-def printable(path: str | bytes | os.PathLike) -> str:
-    """A file's name for messages: bytes that are not UTF-8 as \\xNN, so that printing it never fails."""
-    return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def read_bytes(path: Path) -> bytes:
@@ -54,49 +37,13 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_grey(path: Path) -> np.ndarray:
-    """A photograph as uint8 (H, W), by the policy above. Raises ImageError with the cause and the byte count."""
+    """A photograph as uint8 (H, W), by that policy. Raises ImageError with the cause and the byte count."""
     return decode_grey(read_bytes(path), path)
 
 
 def decode_grey(content: bytes, path: Path) -> np.ndarray:
     """`read_grey` for bytes already read; `path` is for the message."""
-    size = f"{len(content):,} bytes"
-    try:
-        with Image.open(io.BytesIO(content)) as image:
-            image.load()
-            return _grey(image)
-    except MemoryError:
-        raise
-    except UnidentifiedImageError as error:
-        raise ImageError(path, f"not an image, or a damaged one: no known format ({size})") from error
-    except Image.DecompressionBombError as error:
-        raise ImageError(path, f"refused: too many pixels ({size}; {error})") from error
-    except Exception as error:  # decoders raise whatever they like on damaged files
-        truncated = isinstance(error, EOFError) or "truncated" in str(error).lower()
-        cause = "truncated" if truncated else "cannot be decoded"
-        raise ImageError(path, f"{cause} ({size}; {type(error).__name__}: {error})") from error
-
-
-def _grey(image: Image.Image) -> np.ndarray:
-    image = ImageOps.exif_transpose(image)
-    if image.mode.startswith("I"):  # 16 bits, or 32 that hold 16
-        values = np.asarray(image)
-        if values.min() < 0 or values.max() > 65535:
-            raise ValueError(f"32-bit values from {values.min()} to {values.max()}; convert it to 8 or 16 bits")
-        grey = (values >> 8).astype(np.uint8)
-        clear = image.info.get("transparency")
-        if isinstance(clear, int):
-            grey[values == clear] = 255
-        return grey
-    if image.mode == "F":
-        raise ValueError("floating-point pixels have no fixed white; convert it to 8 or 16 bits")
-    if image.has_transparency_data:
-        over = Image.new("RGBA", image.size, "white")
-        over.alpha_composite(image.convert("RGBA"))
-        image = over
-    if image.mode not in ("1", "L"):
-        image = image.convert("RGB")
-    return np.array(image.convert("L"))
+    return decode(content, "grey", path)
 
 
 def list_images(folder: Path, recursive: bool = True) -> tuple[list[Path], dict[str, int]]:

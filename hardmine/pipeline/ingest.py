@@ -12,9 +12,11 @@ from typing import Any
 from hardmine.errors import InputError, StoreError, UnknownNameError
 from hardmine.options import check
 from hardmine.pipeline.commit import commit, discard_leftovers, discard_unfinished
+from hardmine.pipeline.formats import choose_format
 from hardmine.pipeline.ingest_plan import Plan, differing_parts, make_plan
-from hardmine.pipeline.readers.base import Reader, readers
-from hardmine.pipeline.shards import OnBad, ShardRecord, ShardTask, bad_item, finished_shard, write_shard
+from hardmine.pipeline.readers.base import readers
+from hardmine.pipeline.shard_run import Where, write_shards
+from hardmine.pipeline.shards import OnBad, ShardRecord, ShardTask, bad_item, write_shard
 from hardmine.pipeline.splits import parse_split
 from hardmine.store.files import LOCK, OWNER, PARTIAL, remove_partials, write_atomic, write_lock
 from hardmine.store.manifest import COLUMNS, MANIFEST, PAIRS, SHARDS, UNFINISHED, Manifest
@@ -52,7 +54,12 @@ def ingest(
     seed: int = 0,
     min_per_class: int = 1,
     max_per_class: int | None = None,
-    shard_rows: int = 32768,
+    shards: str | None = None,
+    pictures: dict[str, Any] | None = None,
+    shard_rows: int | None = None,
+    workers: int = 0,
+    scheduler: str | None = None,
+    in_flight: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> IngestReport:
     """Make the patch store `store` from the data set in `src`, laid out as `kind` says (`readers.names()`).
@@ -60,38 +67,43 @@ def ingest(
     Items are sorted by raw label, then cut into slices of `shard_rows`, one shard each. A killed run is finished by the
     same call; the same call on a finished store writes nothing. Same source and options give the same bytes.
 
-    options: of the reader. on_bad: "skip" lists bad items in rejects.csv, "fail" stops at the first. split:
-    "by-class:0.8" puts that fraction of the classes, chosen by `seed`, into `train` and the others into `val`;
-    "by-image:0.8" does so with whole photographs.
+    options: of the reader. on_bad: "skip" lists bad items in rejects.csv, "fail" stops at the first. split: None is the
+    data set's own splits where it has any, "column" asks for them; "by-class:0.8" keeps that fraction of the classes
+    that it would train on, chosen by `seed`, in `train` and puts the others into `val`; "by-image:0.8" does so with
+    whole photographs, "by-item:0.85" with the items of each class.
     min_per_class, max_per_class: patches of smaller classes, and those past the first max_per_class of a class, are
-    stored but not `used`. progress: called with (items done, items in all).
+    stored but not `used`. shards: "hdf5" or "webdataset"; None is hdf5 for patches, webdataset for images. pictures:
+    options of `PicturePolicy`, for a data set of images. shard_rows: None is at most 32,768 patches (128 MiB) or 4096
+    images. workers, scheduler, in_flight: where shards are written, see `run_tasks`; the bytes do not depend on it.
+    progress: called with (items done, items in all).
 
     Raises UnknownNameError (kind, option, split rule), InputError (the source, an option, a bad item under "fail",
     nothing left, a folder that is something else), MissingError, StoreError (the folder holds another ingest),
-    LockedError, DiskError.
+    LockedError, DiskError, WorkerError.
     """
-    src, store = Path(src), Path(store)
+    src, store, where = Path(src), Path(store), Where(workers, scheduler, in_flight)
     if on_bad not in ("skip", "fail"):
         raise UnknownNameError("on_bad policy", on_bad, ["skip", "fail"])
     reader_class = readers.get(kind)
     chosen = check(reader_class.Options, options or {}, f"options of {kind}")
     rule = parse_split(split, seed)
     _refuse_foreign(store)
-    reader = reader_class(src, chosen)
+    reader = reader_class(src if scheduler is None else src.absolute(), chosen)
     candidates = reader.candidates()
     if on_bad == "fail" and candidates.rejects:
         raise bad_item(candidates.rejects[0])
+    form = choose_format(candidates, shards, pictures)
     if not len(candidates.source):
         raise _nothing_left(0, [reject.reason for reject in candidates.rejects], src)
+    shard_rows = form.shard_rows if shard_rows is None else shard_rows
     plan = make_plan(
-        kind, src, chosen.model_dump(mode="json"), candidates, rule, min_per_class, max_per_class, shard_rows
+        kind, src, chosen.model_dump(mode="json"), candidates, form, rule, min_per_class, max_per_class, shard_rows
     )
     with write_lock(store, "the patch store"):
         if (store / MANIFEST).exists():
             return _already_there(store, plan, on_bad)
         _begin(store, plan)
-        tasks = _tasks(reader, store, plan, shard_rows, on_bad)
-        records, resumed = _write_shards(tasks, len(plan.order), progress)
+        records, resumed = write_shards(reader, src, store, plan, shard_rows, on_bad, where, progress)
         if not any(record.rows for record in records):
             discard_unfinished(store)
             reasons = [reject.reason for reject in candidates.rejects]
@@ -100,46 +112,6 @@ def ingest(
         manifest = commit(store, plan, records)
         discard_leftovers(store)
     return _report(store, manifest, written=True, resumed=resumed)
-
-
-def _write_shards(
-    tasks: list[ShardTask], total: int, progress: Callable[[int, int], None] | None
-) -> tuple[list[ShardRecord], int]:
-    """Every shard's record, and how many were finished already."""
-    records, resumed, done = [], 0, 0
-
-    def tick(items: int) -> None:
-        nonlocal done
-        done += items
-        if progress:
-            progress(done, total)
-
-    for task in tasks:
-        record = finished_shard(task)
-        if record is None:
-            record = write_shard(task, tick)
-        else:
-            resumed += 1
-            tick(len(task.numbers))
-        records.append(record)
-    return records, resumed
-
-
-def _tasks(reader: Reader, store: Path, plan: Plan, shard_rows: int, on_bad: OnBad) -> list[ShardTask]:
-    starts = range(0, len(plan.order), shard_rows)
-    return [
-        ShardTask(
-            reader=reader,
-            store=store,
-            number=number,
-            start=start,
-            numbers=plan.order[start : start + shard_rows],
-            pixel_shape=plan.candidates.pixel_shape,
-            plan_key=plan.key,
-            on_bad=on_bad,
-        )
-        for number, start in enumerate(starts)
-    ]
 
 
 def _refuse_foreign(store: Path) -> None:
@@ -167,8 +139,8 @@ def _begin(store: Path, plan: Plan) -> None:
             other = None
         if other != plan.source:
             raise StoreError(
-                f"{store} holds an unfinished ingest that differs in: {differing_parts(plan, other)}. Delete the "
-                "folder, or choose another."
+                f"{store} holds an unfinished ingest that differs in: {differing_parts(plan.source, other)}. "
+                "Delete the folder, or choose another."
             )
     else:
         write_atomic(path, json.dumps(plan.source).encode())
@@ -180,10 +152,11 @@ def _already_there(store: Path, plan: Plan, on_bad: OnBad) -> IngestReport:
     manifest = PatchStore.open(store).manifest
     if manifest.source_key != plan.key:
         raise StoreError(
-            f"{store} is a patch store already, and differs in: {differing_parts(plan, manifest.source)}. Delete the "
-            "folder, or choose another."
+            f"{store} is a patch store already, and differs in: {differing_parts(plan.source, manifest.source)}. "
+            "Delete the folder, choose another, or add what is new to it (append)."
         )
-    discard_leftovers(store)
+    if (store / UNFINISHED).exists():
+        discard_leftovers(store)
     report = _report(store, manifest, written=False, resumed=0)
     if on_bad == "fail" and report.reasons:
         raise InputError(f"{store} is there already, and {sum(report.reasons.values())} items were left out of it")

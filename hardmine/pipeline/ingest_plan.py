@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from hardmine.errors import HardmineError, InputError
+from hardmine.pipeline.formats import Format
 from hardmine.pipeline.readers.base import Candidates
-from hardmine.pipeline.splits import Split
+from hardmine.pipeline.splits import Items, Split, Splits, assign, choose
 from hardmine.store.manifest import FORMAT
 
 _RESERVED = {"label", "raw_label", "source", "used", "split"}
@@ -24,29 +25,30 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 @dataclass(frozen=True)
 class Plan:
-    """order: int64 (N,) candidate numbers by (raw label, number); shards are slices of it. label: int64 (N,) in
-    0..classes-1 by candidate number. source: what the result depends on, part by part; key: hex SHA-256 of it."""
+    """order: int64 (M,) the candidates to store, by (label, number); shards are slices of it. label: int64 (N,) in
+    0..classes-1 by candidate number. splits: of every candidate, a matter of what is listed, whatever is rejected
+    later; or None. source: what the result depends on, part by part; key: hex SHA-256 of it."""
 
     kind: str
     options: dict[str, Any]
     candidates: Candidates
+    form: Format
     order: np.ndarray
     label: np.ndarray
     classes: int
-    split: Split | None
+    splits: Splits | None
     min_per_class: int
     max_per_class: int | None
     source: dict[str, Any]
 
     @property
     def key(self) -> str:
-        return hashlib.sha256(json.dumps(self.source, sort_keys=True).encode()).hexdigest()
+        return source_key(self.source)
 
-    def class_split(self) -> np.ndarray:
-        """uint8 (classes,): position in SPLITS. A matter of the listed classes alone, whatever is rejected later."""
-        if self.split is None:
-            raise HardmineError("this plan has no split")
-        return self.split.codes(self.label, self.classes, self.candidates.columns.get("image"))
+
+def source_key(source: dict[str, Any]) -> str:
+    """Hex SHA-256 of what a result depends on."""
+    return hashlib.sha256(json.dumps(source, sort_keys=True).encode()).hexdigest()
 
 
 def make_plan(
@@ -54,6 +56,7 @@ def make_plan(
     src: Path,
     options: dict[str, Any],
     candidates: Candidates,
+    form: Format,
     split: Split | None,
     min_per_class: int,
     max_per_class: int | None,
@@ -65,35 +68,41 @@ def make_plan(
             f"min_per_class {min_per_class}, max_per_class {max_per_class}, shard_rows {shard_rows}: each must be at "
             "least 1, and the largest class size not below the smallest"
         )
-    _check(kind, candidates)
+    check_candidates(kind, candidates)
     raw, label = np.unique(candidates.raw_label, return_inverse=True)
+    label = label.reshape(-1).astype(np.int64)
+    split = choose(split, candidates.split)
+    splits = None  # drawn before an hour of reading, not after it
+    if split is not None:
+        splits = assign(split, Items(label, candidates.columns.get("image"), candidates.split))
     source = {
         "format": FORMAT,
         "kind": kind,
         "options": options,
+        **form.source(),
         "split": None if split is None else str(split),
         "class size limits": [min_per_class, max_per_class],
         "shard rows": shard_rows,
-        "source files": _files_digest(src, candidates.files),
-        "listed items": _items_digest(candidates),
+        **listing_digests(src, candidates),
     }
-    label = label.reshape(-1).astype(np.int64)
     order = np.argsort(label, kind="stable").astype(np.int64)
-    plan = Plan(kind, options, candidates, order, label, len(raw), split, min_per_class, max_per_class, source)
-    if split is not None:
-        plan.class_split()  # before an hour of reading, not after it
-    return plan
+    return Plan(kind, options, candidates, form, order, label, len(raw), splits, min_per_class, max_per_class, source)
 
 
-def differing_parts(plan: Plan, other: Any) -> str:
-    """Which parts of the recorded `other` source differ from the plan's, in words."""
+def listing_digests(src: Path, candidates: Candidates) -> dict[str, str]:
+    """The parts of a plan's source that stand for the raw files and for what was listed in them."""
+    return {"source files": _files_digest(src, candidates.files), "listed items": _items_digest(candidates)}
+
+
+def differing_parts(source: dict[str, Any], other: Any) -> str:
+    """Which parts of the recorded `other` source differ from `source`, in words."""
     if not isinstance(other, dict):
         return "everything"
-    return ", ".join(part for part, value in plan.source.items() if other.get(part) != value) or "nothing"
+    return ", ".join(part for part, value in source.items() if other.get(part) != value) or "nothing"
 
 
-def _check(kind: str, candidates: Candidates) -> None:
-    """Hold a reader to its contract."""
+def check_candidates(kind: str, candidates: Candidates) -> None:
+    """Hold a reader to its contract. Raises HardmineError saying where it broke it."""
     count = len(candidates.source)
     problems = []
     if candidates.raw_label.dtype != np.int64 and candidates.raw_label.dtype.kind != "S":
@@ -102,7 +111,12 @@ def _check(kind: str, candidates: Candidates) -> None:
         problems.append(f"sources are {candidates.source.dtype}, not bytes")
     elif len(np.unique(candidates.source)) != count:
         problems.append("sources are not unique")
-    for name, values in {"raw_label": candidates.raw_label, **candidates.columns}.items():
+    columns = {"raw_label": candidates.raw_label, **candidates.columns}
+    if candidates.split is not None:
+        columns["split"] = candidates.split
+        if candidates.split.dtype.kind != "S":
+            problems.append(f"splits are {candidates.split.dtype}, not bytes")
+    for name, values in columns.items():
         if len(values) != count:
             problems.append(f"column {name!r} has {len(values)} values for {count} items")
     problems += [
@@ -131,6 +145,8 @@ def _files_digest(src: Path, files: list[Path]) -> str:
 def _items_digest(candidates: Candidates) -> str:
     digest = hashlib.sha256()
     arrays = {"raw_label": candidates.raw_label, "source": candidates.source, **candidates.columns}
+    if candidates.split is not None:
+        arrays["split"] = candidates.split
     for name, pair in candidates.pairs.items():
         arrays |= {f"{name} {part}": getattr(pair, part) for part in ("first", "second", "match")}
     for name, values in arrays.items():

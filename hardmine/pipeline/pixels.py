@@ -5,6 +5,20 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
+from hardmine.errors import InputError
+from hardmine.store.patches import PatchStore
+
+
+def require_grey_patches(store: PatchStore) -> None:
+    """Raises InputError unless the items of `store` are grey and of one size, which is what `prepare` takes."""
+    shape = store.pixel_shape
+    if shape is None or len(shape) != 2:
+        found = "images of several sizes" if shape is None else f"items of shape {shape}"
+        raise InputError(
+            f"{store.path} holds {found}, and the networks here take grey patches of one size: ingest it with "
+            "--picture colour=grey --picture size=square:64"
+        )
+
 
 def prepare(
     patches: torch.Tensor, side: int, *, angle: torch.Tensor | None = None, dihedral: torch.Tensor | None = None

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from hardmine.errors import HardmineError, InputError
-from hardmine.pipeline.readers.base import Reader, Reject
+from hardmine.pipeline.pictures import PicturePolicy, apply, encode, render
+from hardmine.pipeline.readers.base import Picture, Reader, Reject
+from hardmine.store.decode import ImageError
 from hardmine.store.files import sha256_file, write_atomic
 from hardmine.store.hdf5 import write_patches
-from hardmine.store.manifest import SHARDS
+from hardmine.store.manifest import SHARDS, Shard, ShardKind, StoredFile, WrittenFile
+from hardmine.store.webdataset import index_path, write_tar
 
 OnBad = Literal["skip", "fail"]
 _BLOCK = 1024  # items between two calls of progress
@@ -24,21 +28,25 @@ _BLOCK = 1024  # items between two calls of progress
 class ShardTask:
     """A fixed slice of the label-sorted candidates, and how to read it. Picklable if the reader is.
 
-    start: position of the slice. numbers: int64 (n,) its candidates, in the order of the store's rows. plan_key: hex
-    key of the ingest, without which a finished shard is not believed."""
+    start: position of the slice. numbers: int64 (n,) its candidates, in the order of the store's rows. pixel_shape: of
+    every stored item, or None (webdataset only) for images of several sizes. kind: of the shard. pictures: how images
+    are stored; None where the reader gives pixels. plan_key: hex key of the ingest, without which a finished shard is
+    not believed."""
 
     reader: Reader
     store: Path
     number: int
     start: int
     numbers: np.ndarray
-    pixel_shape: tuple[int, ...]
+    pixel_shape: tuple[int, ...] | None
     plan_key: str
     on_bad: OnBad
+    kind: ShardKind = "hdf5"
+    pictures: PicturePolicy | None = None
 
     @property
     def path(self) -> Path:
-        return self.store / SHARDS / f"{self.number:06}.h5"
+        return self.store / SHARDS / f"{self.number:06}{'.h5' if self.kind == 'hdf5' else '.tar'}"
 
     @property
     def record_path(self) -> Path:
@@ -57,7 +65,8 @@ class RejectedItem(BaseModel):
 
 class ShardRecord(BaseModel):
     """What a finished shard holds: its slice [start, stop) without the rejected items. Written beside it until the
-    store is committed."""
+    store is committed. files: the shard itself, then its index if it has one. counts: what the picture policy did to
+    the items, for the table at the end of the stage; the numbers of all shards are added up."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -65,38 +74,42 @@ class ShardRecord(BaseModel):
     start: int
     stop: int
     rows: int
-    bytes: int
-    sha256: str
+    files: list[StoredFile]
     rejects: list[RejectedItem]
+    counts: dict[str, int]
+
+    def shard(self) -> Shard:
+        """The shard's entry in the manifest."""
+        index = self.files[1] if len(self.files) > 1 else None
+        return Shard(**self.files[0].model_dump(), rows=self.rows, index=index)
 
 
 def write_shard(task: ShardTask, progress: Callable[[int], None] | None = None) -> ShardRecord:
     """Read the items of `task`, write its shard, then its record. `progress(n)`: n more items are done.
 
-    The same task gives the same bytes. Raises InputError at the first bad item if task.on_bad is "fail", DiskError when
-    the disk is full; neither leaves a partial file."""
-    pixels = np.empty((len(task.numbers), *task.pixel_shape), np.uint8)
-    kept = np.zeros(len(task.numbers), bool)
-    rejects = []
-    ascending = np.argsort(task.numbers, kind="stable")
-    for position, item in _items(task, ascending, progress):
-        if isinstance(item, Reject):
-            if task.on_bad == "fail":
-                raise bad_item(item)
-            reason = item.reason.encode("utf-8", "backslashreplace").decode()  # it may quote a name that is not UTF-8
-            rejects.append(RejectedItem(position=position, source=item.source.decode("latin1"), reason=reason))
-        else:
-            pixels[position], kept[position] = item, True
+    Pixels of one size are held in memory until they are written, images for tars only one at a time. The same task
+    gives the same bytes. Raises InputError at the first bad item if task.on_bad is "fail", DiskError when the disk is
+    full; neither leaves a partial file."""
     task.path.parent.mkdir(exist_ok=True)
-    written = write_patches(task.path, pixels if kept.all() else pixels[kept])
+    items = _Items(task, progress)
+    if task.kind == "hdf5":
+        pixels = items.pixels()
+        files, rows = [_stored(task.path, write_patches(task.path, pixels))], len(pixels)
+    else:
+        members = items.files() if task.pictures else (encode(patch, "png") for patch in items.pixels())
+        written = write_tar(task.path, task.number, members)
+        files = [_stored(task.path, written.tar), _stored(index_path(task.path), written.index)]
+        rows = written.rows
+        items.counts["bytes of image files"] = written.content
+        items.counts["bytes of tar headers and padding"] = written.tar.bytes - written.content
     record = ShardRecord(
         plan_key=task.plan_key,
         start=task.start,
         stop=task.start + len(task.numbers),
-        rows=int(kept.sum()),
-        bytes=written.bytes,
-        sha256=written.sha256,
-        rejects=sorted(rejects, key=lambda reject: reject.position),
+        rows=rows,
+        files=files,
+        rejects=sorted(items.rejects, key=lambda reject: reject.position),
+        counts=dict(sorted(items.counts.items())),
     )
     write_atomic(task.record_path, record.model_dump_json().encode())
     return record
@@ -112,33 +125,110 @@ def finished_shard(task: ShardTask) -> ShardRecord | None:
     """The record of `task`'s shard if an earlier run finished it: right plan, slice, size and SHA-256."""
     try:
         record = ShardRecord.model_validate_json(task.record_path.read_bytes())
-        size = task.path.stat().st_size
+        sizes = [(task.store / entry.file).stat().st_size for entry in record.files]
     except (FileNotFoundError, ValidationError):
         return None
     expected = (task.plan_key, task.start, task.start + len(task.numbers))
-    if (record.plan_key, record.start, record.stop) != expected or size != record.bytes:
+    if (record.plan_key, record.start, record.stop) != expected or sizes != [entry.bytes for entry in record.files]:
         return None
     if record.rejects and task.on_bad == "fail":
         return None
-    return record if sha256_file(task.path) == record.sha256 else None
+    same = all(sha256_file(task.store / entry.file) == entry.sha256 for entry in record.files)
+    return record if same else None
 
 
-def _items(
-    task: ShardTask, ascending: np.ndarray, progress: Callable[[int], None] | None
-) -> Iterator[tuple[int, np.ndarray | Reject]]:
-    """Yield (position in the slice, pixels or Reject), holding the reader to its contract."""
-    done = 0
-    for position, (number, item) in zip(ascending.tolist(), task.reader.read(task.numbers[ascending])):
-        if number != task.numbers[position]:
-            raise HardmineError(f"{type(task.reader).__name__} read item {number} for {task.numbers[position]}")
-        if not isinstance(item, Reject) and (item.shape != task.pixel_shape or item.dtype != np.uint8):
-            raise HardmineError(
-                f"{type(task.reader).__name__} read item {number} as {item.dtype} {item.shape}, its pixel shape is "
-                f"uint8 {task.pixel_shape}"
-            )
-        yield position, item
-        done += 1
-        if progress and (done % _BLOCK == 0 or done == len(ascending)):
-            progress((done - 1) % _BLOCK + 1)
-    if done != len(ascending):
-        raise HardmineError(f"{type(task.reader).__name__} read {done} of {len(ascending)} items")
+class _Items:
+    """One pass over the items of a task: the good ones come out, the bad ones gather in `rejects`."""
+
+    def __init__(self, task: ShardTask, progress: Callable[[int], None] | None):
+        self._task, self._progress = task, progress
+        self.rejects: list[RejectedItem] = []
+        self.counts: Counter[str] = Counter()
+
+    def pixels(self) -> np.ndarray:
+        """uint8 (rows, *pixel_shape), in the order of the rows. Read in the reader's order, which is cheaper."""
+        task = self._task
+        if task.pixel_shape is None:
+            raise HardmineError("a task without a pixel shape has no array of pixels")
+        pixels = np.empty((len(task.numbers), *task.pixel_shape), np.uint8)
+        kept = np.zeros(len(task.numbers), bool)
+        for position, item in self._good([np.argsort(task.numbers, kind="stable")], self._pixels):
+            pixels[position], kept[position] = item, True
+        return pixels if kept.all() else pixels[kept]
+
+    def files(self) -> Iterator[tuple[bytes, str]]:
+        """(content, extension) of each image, in the order of the rows."""
+        numbers = self._task.numbers
+        runs = np.split(np.arange(len(numbers)), np.flatnonzero(np.diff(numbers) < 0) + 1)
+        for _, item in self._good(runs, self._file):
+            yield item
+
+    def _pixels(self, item: np.ndarray | Picture) -> np.ndarray:
+        policy = self._task.pictures
+        if isinstance(item, Picture) and policy is not None:
+            rendered = render(item, policy)
+            self.counts.update(rendered.rules)
+            item = rendered.pixels
+        if isinstance(item, Picture) or item.shape != self._task.pixel_shape or item.dtype != np.uint8:
+            found = "a picture" if isinstance(item, Picture) else f"{item.dtype} {item.shape}"
+            raise HardmineError(f"{self._name} read {found}, its pixel shape is uint8 {self._task.pixel_shape}")
+        return item
+
+    def _file(self, item: np.ndarray | Picture) -> tuple[bytes, str]:
+        policy = self._task.pictures
+        if policy is None or not isinstance(item, Picture):
+            raise HardmineError(f"{self._name} read an array, its items are pictures")
+        encoded = apply(item, policy)
+        if self._task.pixel_shape is not None and encoded.shape != self._task.pixel_shape:
+            raise HardmineError(f"the picture policy gave {encoded.shape}, not {self._task.pixel_shape}")
+        self.counts.update(encoded.rules)
+        return encoded.content, encoded.extension
+
+    def _good(
+        self, runs: Iterable[np.ndarray], convert: Callable[[np.ndarray | Picture], Any]
+    ) -> Iterator[tuple[int, Any]]:
+        """Yield (position in the slice, convert(item)), run by run of positions whose candidates ascend."""
+        for position, item in self._read(runs):
+            stored = item if isinstance(item, Reject) else self._attempt(item, convert)
+            if isinstance(stored, Reject):
+                self._reject(position, stored)
+            else:
+                yield position, stored
+
+    def _attempt(self, item: np.ndarray | Picture, convert: Callable[[np.ndarray | Picture], Any]) -> Any:
+        """convert(item), or a Reject for a picture that cannot be used."""
+        try:
+            return convert(item)
+        except ImageError as error:
+            assert isinstance(item, Picture)  # pixels are not decoded
+            self.counts[f"images rejected: {error.reason.partition(' (')[0]}"] += 1
+            return Reject(item.name, error.reason)
+
+    def _reject(self, position: int, item: Reject) -> None:
+        if self._task.on_bad == "fail":
+            raise bad_item(item)
+        reason = item.reason.encode("utf-8", "backslashreplace").decode()  # it may quote a name that is not UTF-8
+        self.rejects.append(RejectedItem(position=position, source=item.source.decode("latin1"), reason=reason))
+
+    def _read(self, runs: Iterable[np.ndarray]) -> Iterator[tuple[int, np.ndarray | Picture | Reject]]:
+        """Yield (position in the slice, item), holding the reader to its contract."""
+        numbers, done = self._task.numbers, 0
+        for run in runs:
+            before = done
+            for position, (number, item) in zip(run.tolist(), self._task.reader.read(numbers[run])):
+                if number != numbers[position]:
+                    raise HardmineError(f"{self._name} read item {number} for {numbers[position]}")
+                yield position, item
+                done += 1
+                if self._progress and (done % _BLOCK == 0 or done == len(numbers)):
+                    self._progress((done - 1) % _BLOCK + 1)
+            if done - before != len(run):
+                raise HardmineError(f"{self._name} read {done - before} of {len(run)} items")
+
+    @property
+    def _name(self) -> str:
+        return type(self._task.reader).__name__
+
+
+def _stored(path: Path, written: WrittenFile) -> StoredFile:
+    return StoredFile(file=f"{SHARDS}/{path.name}", **written.model_dump())

@@ -37,7 +37,8 @@ def patch_store(store: PatchStore) -> dict[str, Any]:
             "kind": manifest.kind,
             "pixels made by": manifest.policy or "the dataset's own patches",
             "patches": len(store),
-            "pixels": "x".join(map(str, store.pixel_shape)),
+            "pixels": "x".join(map(str, store.pixel_shape)) if store.pixel_shape else "of several sizes",
+            "shards": manifest.shards_kind,
             "classes": store.num_classes,
             "used patches": int(store.used.sum()),
             "patches per class": f"{sizes.min()} to {sizes.max()}, mean {sizes.mean():.2f}",
@@ -46,6 +47,7 @@ def patch_store(store: PatchStore) -> dict[str, Any]:
             "fingerprint": store.fingerprint,
         },
         "options": dict(manifest.options),
+        "pictures": dict(manifest.pictures or {}),
         "splits": [
             {"split": name, "patches": len(store.rows(name)), "classes": len(np.unique(store.label[store.rows(name)]))}
             for name in store.split_names

@@ -7,7 +7,7 @@ import io
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -15,11 +15,20 @@ from hardmine.errors import MissingError, StoreError
 
 FORMAT = 1
 MANIFEST, UNFINISHED, REJECTS = "manifest.json", "unfinished.json", "rejects.csv"
+APPENDING = "append.json"  # the plan of an append, while it is unfinished
 SHARDS, COLUMNS, PAIRS = "shards", "columns", "pairs"
+ShardKind = Literal["hdf5", "webdataset"]
 
 
 class _Entry(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class WrittenFile(_Entry):
+    """Size in bytes and hex SHA-256 of a file as it was written."""
+
+    bytes: int
+    sha256: str
 
 
 class StoredFile(_Entry):
@@ -31,9 +40,10 @@ class StoredFile(_Entry):
 
 
 class Shard(StoredFile):
-    """A shard and the number of its patches."""
+    """A shard and the number of its items; index: where each lies in it, for shards that need one (tars)."""
 
     rows: int
+    index: StoredFile | None = None
 
 
 class Column(StoredFile):
@@ -50,12 +60,28 @@ class Pairs(StoredFile):
     lost: int
 
 
+class Append(_Entry):
+    """Items added to the store later: rows [first_row, first_row + rows), from shard number first_shard on; the other
+    names as in the manifest, for these items."""
+
+    kind: str
+    options: dict[str, Any]
+    policy: str
+    first_row: int
+    rows: int
+    first_shard: int
+    source: dict[str, Any]
+    source_key: str
+
+
 class Manifest(_Entry):
     """The whole of `manifest.json`.
 
     kind, options: the reader that made the store, and its options. policy: the rule by which files became pixels.
-    counts: the table that ingest printed. source: what the store was made from and how, part by part; source_key: hex
-    SHA-256 of it, by which a repeated ingest is found.
+    shards_kind: of every shard. pixel_shape: (H, W) or (H, W, 3) of every item, or None for images of several sizes.
+    pictures: the picture options by which images were stored, None for a dataset of patches. counts: the table that
+    ingest printed. source: what the store was made from and how, part by part; source_key: hex SHA-256 of it, by which
+    a repeated ingest is found. appends: what was added later; columns, pairs, rejects and counts are of the whole.
     """
 
     format: int = FORMAT
@@ -63,7 +89,9 @@ class Manifest(_Entry):
     options: dict[str, Any]
     policy: str
     rows: int
-    pixel_shape: tuple[int, ...]
+    pixel_shape: tuple[int, ...] | None
+    shards_kind: ShardKind = "hdf5"
+    pictures: dict[str, Any] | None = None
     classes: int
     splits: list[str]
     shards: list[Shard]
@@ -73,10 +101,19 @@ class Manifest(_Entry):
     counts: dict[str, int]
     source: dict[str, Any]
     source_key: str
+    appends: list[Append] = []
 
     def files(self) -> list[StoredFile]:
         """Every file that the store consists of, besides the manifest."""
-        return [*self.shards, *self.columns.values(), *self.pairs, self.rejects]
+        indices = [shard.index for shard in self.shards if shard.index is not None]
+        return [*self.shards, *indices, *self.columns.values(), *self.pairs, self.rejects]
+
+    @property
+    def colour(self) -> Literal["grey", "rgb"]:
+        """What an item's pixels are: "grey" (H, W) or "rgb" (H, W, 3)."""
+        if self.pixel_shape is not None:
+            return "grey" if len(self.pixel_shape) == 2 else "rgb"
+        return (self.pictures or {}).get("colour", "rgb")
 
     def to_bytes(self) -> bytes:
         """The manifest as indented JSON."""
@@ -90,14 +127,19 @@ def read_manifest(store: Path) -> Manifest:
         if (store / UNFINISHED).is_file():
             raise MissingError(f"{store} holds an unfinished ingest: run the same ingest again to finish it")
         raise MissingError(f"no patch store at {store} (no {MANIFEST} in it): make one with `hardmine ingest`")
+    return parse_manifest(path.read_bytes(), str(store))
+
+
+def parse_manifest(content: bytes, store: str) -> Manifest:
+    """The manifest of `store`. Raises StoreError if it is damaged or of another format version."""
     try:
-        content = json.loads(path.read_bytes())
-        version = content["format"]
+        tree = json.loads(content)
+        version = tree["format"]
         if version != FORMAT:
             raise StoreError(f"{store} has patch store format {version}, this hardmine reads {FORMAT}: ingest again")
-        return Manifest.model_validate(content)
+        return Manifest.model_validate(tree)
     except (ValidationError, ValueError, KeyError, TypeError) as error:
-        raise StoreError(f"{path} is damaged ({error}): ingest the data set again") from error
+        raise StoreError(f"{store}/{MANIFEST} is damaged ({error}): ingest the data set again") from error
 
 
 def rejects_to_csv(rejects: Iterable[tuple[bytes, str]]) -> bytes:

@@ -1,21 +1,21 @@
-"""PatchStore: the patches of a data set on disk, found by row, with their classes, splits and evaluation pairs."""
+"""PatchStore: a data set's patches or images on disk, found by row, with their classes, splits and evaluation pairs."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from hardmine.errors import InputError, MissingError, StoreError, UnknownNameError
-from hardmine.store.files import sha256_file
-from hardmine.store.hdf5 import map_patches
+from hardmine.store.location import as_url
 from hardmine.store.manifest import Manifest, read_manifest, rejects_from_csv
+from hardmine.store.shards import Shards, open_shards
 
 WHOLE = "all"  # the split of a store that has none
 
@@ -47,7 +47,14 @@ class PatchStore:
     def open(cls, path: str | Path) -> PatchStore:
         """Open the store at `path`, checking that every file is there at its recorded size.
 
-        Raises MissingError if there is no store, StoreError if a file is missing or of another size."""
+        path may be an fsspec URL (s3://bucket/store): its shards are fetched into a cache as they are needed, see
+        `RemotePatchStore`. Raises MissingError if there is no store, StoreError if a file is missing or of another
+        size."""
+        url = as_url(path)
+        if url is not None:
+            from hardmine.store.remote_patches import RemotePatchStore
+
+            return RemotePatchStore.open_url(url)
         path = Path(path)
         manifest = read_manifest(path)
         for entry in manifest.files():
@@ -76,8 +83,8 @@ class PatchStore:
     # Columns
 
     @property
-    def pixel_shape(self) -> tuple[int, ...]:
-        """(H, W) or (H, W, C)."""
+    def pixel_shape(self) -> tuple[int, ...] | None:
+        """(H, W) or (H, W, C) of every item; None where images differ in size."""
         return self.manifest.pixel_shape
 
     @property
@@ -149,33 +156,39 @@ class PatchStore:
 
     # Pixels
 
-    def gather(self, rows: np.ndarray) -> np.ndarray:
-        """uint8 (n, *pixel_shape): the patches of `rows` (any integers, in any order, repeats allowed), a fresh array.
+    def gather(self, rows: np.ndarray) -> Any:
+        """The pixels of `rows` (any integers, in any order, repeats allowed), fresh: uint8 (n, *pixel_shape), or where
+        `pixel_shape` is None a list of n arrays, each uint8 (H, W) or (H, W, 3).
 
         Raises InputError for a row outside 0..N-1; -1 is never the last row."""
         rows = np.asarray(rows)
         if rows.ndim != 1 or (rows.dtype.kind not in "iu" and rows.size):
             raise InputError(f"rows must be a one-dimensional integer array, not {rows.dtype} {rows.shape}")
-        if not rows.size:
-            return np.empty((0, *self.pixel_shape), np.uint8)
-        if rows.min() < 0 or rows.max() >= len(self):
+        if rows.size and (rows.min() < 0 or rows.max() >= len(self)):
             wrong = rows[(rows < 0) | (rows >= len(self))][0]
             raise InputError(f"row {wrong} is not in {self.path}, which has the rows 0 to {len(self) - 1}")
         rows = rows.astype(np.int64)
         shard = np.searchsorted(self._shard_offsets, rows, side="right") - 1
-        size = math.prod(self.pixel_shape)
-        start = (rows - self._shard_offsets[shard]) * size
-        # One copy per patch, from the page cache to its place: twice as fast as fancy indexing shard by shard.
-        maps = self._maps
-        pixels = bytearray().join([maps[s][b : b + size] for s, b in zip(shard.tolist(), start.tolist())])
-        return np.frombuffer(pixels, np.uint8).reshape(len(rows), *self.pixel_shape)
+        self.fetch(shard)
+        return self._shards.gather(shard, rows - self._shard_offsets[shard])
 
-    def stream(self, rows: np.ndarray, batch: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """`rows` and their patches, `batch` at a time."""
+    def fetch(self, shards: np.ndarray) -> None:
+        """Make sure that the shards of these numbers can be read: a store on disk has them."""
+
+    def stream(self, rows: np.ndarray, batch: int) -> Iterator[tuple[np.ndarray, Any]]:
+        """`rows` and their pixels, as `gather` gives them, `batch` at a time."""
         if batch < 1:
             raise InputError(f"batch must be at least 1, not {batch}")
         for start in range(0, len(rows), batch):
             yield rows[start : start + batch], self.gather(rows[start : start + batch])
+
+    def webdataset(self, split: str | None = None) -> Any:
+        """The used rows of a split (None: of all) as a `webdataset.DataPipeline`, a torch IterableDataset of
+        (row, pixels uint8), each once: the shards are divided among nodes (torch.distributed, or RANK and WORLD_SIZE),
+        then among the workers of a DataLoader. See `store.streaming`."""
+        from hardmine.store.streaming import pipeline
+
+        return pipeline(self, np.flatnonzero(self.used) if split is None else self.rows(split))
 
     # Evaluation
 
@@ -207,20 +220,25 @@ class PatchStore:
         content = {"shards": [s.sha256 for s in self.manifest.shards], "columns": columns, "splits": self.split_names}
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
+    @property
+    def shard_fingerprints(self) -> list[str]:
+        """Hex SHA-256 of each shard. An append adds to the end and changes none of them."""
+        return [shard.sha256 for shard in self.manifest.shards]
+
     def rejects(self) -> list[tuple[bytes, str]]:
         """(source, reason) of everything that did not become a patch."""
         return rejects_from_csv(self.path / self.manifest.rejects.file)
 
-    def verify(self) -> list[str]:
-        """Read every file again; one line per file that is missing or whose bytes are not those that were written."""
-        problems = []
-        for entry in self.manifest.files():
-            path = self.path / entry.file
-            if not path.is_file():
-                problems.append(f"{path} is missing")
-            elif sha256_file(path) != entry.sha256:
-                problems.append(f"{path} is damaged: its SHA-256 is not the one in the manifest")
-        return problems
+    def verify(
+        self, *, decode: bool = True, workers: int = 1, progress: Callable[[int, int], None] | None = None
+    ) -> list[str]:
+        """Read every file again, and decode every item; one line per problem found, in the order of the manifest.
+
+        decode: False compares checksums alone. workers: processes; 1 is this one. progress: called with (items done,
+        items in all)."""
+        from hardmine.store.verifying import verify
+
+        return verify(self, decode, workers, progress)
 
     def _column(self, name: str) -> np.ndarray:
         if name not in self._columns:
@@ -235,9 +253,8 @@ class PatchStore:
         return np.concatenate([[0], np.cumsum([shard.rows for shard in self.manifest.shards])]).astype(np.int64)
 
     @cached_property
-    def _maps(self) -> list[memoryview]:
-        shards = self.manifest.shards
-        return [map_patches(self.path / s.file, (s.rows, *self.pixel_shape)).reshape(-1).data for s in shards]
+    def _shards(self) -> Shards:
+        return open_shards(self.path, self.manifest)
 
 
 def _frozen(values: np.ndarray) -> np.ndarray:

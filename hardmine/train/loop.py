@@ -22,6 +22,7 @@ from hardmine.mining.overlap import Overlap
 from hardmine.mining.samplers import Sampler, samplers
 from hardmine.options import check
 from hardmine.pipeline.loading import loader
+from hardmine.pipeline.pixels import require_grey_patches
 from hardmine.store.patches import PatchStore
 from hardmine.store.rounds import MiningStore, Round
 from hardmine.train import checkpoint
@@ -66,6 +67,7 @@ def train(
     if recipe.validation is not None and score is None:
         raise InputError("the recipe has a validation section: hand `train` the function that scores a network")
     store = PatchStore.open(recipe.data.store)
+    require_grey_patches(store)
     for evaluation in recipe.evaluation:
         PatchStore.open(evaluation.store)  # what is missing is said now, not after the training
     with Run.writing(Path(path), recipe, store.fingerprint, must_resume) as run:

@@ -1,0 +1,121 @@
+"""The slices of a plan become shards: in this process, in others, or on a cluster, resumed where a run was killed."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from hardmine.errors import InputError, StoreError
+from hardmine.pipeline.ingest_plan import Plan
+from hardmine.pipeline.parallel import Advance, run_tasks
+from hardmine.pipeline.readers.base import Reader
+from hardmine.pipeline.shards import OnBad, ShardRecord, ShardTask, finished_shard, write_shard
+from hardmine.store.files import remove_partials
+from hardmine.store.manifest import SHARDS
+
+
+@dataclass(frozen=True)
+class Where:
+    """Where the work is done; see `run_tasks`."""
+
+    workers: int = 0
+    scheduler: str | None = None
+    in_flight: int | None = None
+
+
+@dataclass(frozen=True)
+class _Slice:
+    """number: of the shard. start: position in the plan's order. numbers: int64 (n,) candidates."""
+
+    number: int
+    start: int
+    numbers: np.ndarray
+
+
+@dataclass(frozen=True)
+class _Writer:
+    """What all slices have in common, sent to each worker once. Called, it gives the record of a slice's shard, and
+    whether an earlier run had finished it."""
+
+    source: Path
+    task: ShardTask
+
+    def of(self, piece: _Slice) -> ShardTask:
+        return replace(self.task, number=piece.number, start=piece.start, numbers=piece.numbers)
+
+    def __call__(self, piece: _Slice, advance: Advance) -> tuple[ShardRecord, bool]:
+        for path in (self.source, self.task.store):
+            if not path.exists():
+                raise InputError(f"a worker on {socket.gethostname()} does not see {path}: workers must share its disk")
+        task = self.of(piece)
+        record = finished_shard(task)
+        if record is None:
+            return write_shard(task, advance), False
+        advance(len(piece.numbers))
+        return record, True
+
+
+def write_shards(
+    reader: Reader,
+    source: Path,
+    store: Path,
+    plan: Plan,
+    shard_rows: int,
+    on_bad: OnBad,
+    where: Where,
+    progress: Callable[[int, int], None] | None = None,
+    first: int = 0,
+) -> tuple[list[ShardRecord], int]:
+    """Every shard's record, in the order of the plan, and how many of them an interrupted run had finished.
+
+    first: number of the first shard. progress: called with (items done, items in all). Raises what `write_shard` and
+    `run_tasks` raise; finished shards stay, unfinished ones leave nothing."""
+    task = ShardTask(
+        reader=reader,
+        store=store.absolute(),
+        number=first,
+        start=0,
+        numbers=np.empty(0, np.int64),
+        pixel_shape=plan.form.pixel_shape,
+        plan_key=plan.key,
+        on_bad=on_bad,
+        kind=plan.form.kind,
+        pictures=plan.form.pictures,
+    )
+    writer = _Writer(source.absolute(), task)
+    starts = range(0, len(plan.order), shard_rows)
+    slices = [_Slice(first + i, start, plan.order[start : start + shard_rows]) for i, start in enumerate(starts)]
+    records: dict[int, ShardRecord] = {}
+    resumed = done = 0
+
+    def advance(items: int) -> None:
+        nonlocal done
+        done += items
+        if progress:
+            progress(done, len(plan.order))
+
+    running = run_tasks(
+        writer,
+        slices,
+        workers=where.workers,
+        scheduler=where.scheduler,
+        in_flight=where.in_flight,
+        progress=advance,
+    )
+    try:
+        for index, (record, was_there) in running:
+            path = writer.of(slices[index]).path
+            if not path.exists():
+                raise StoreError(
+                    f"a worker wrote {path}, which is not to be seen from here: workers must share its disk"
+                )
+            records[index] = record
+            resumed += was_there
+    finally:
+        running.close()
+        remove_partials(store / SHARDS)  # of workers that were ended
+    return [records[index] for index in range(len(slices))], resumed
