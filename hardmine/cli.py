@@ -34,7 +34,7 @@ WeightsOption = Annotated[Path | None, typer.Option(help="Weights for --network:
 
 @app.command()
 def ingest(
-    kind: Annotated[str, typer.Argument(help="phototour, photos, sequences: the layout of SRC.")],
+    kind: Annotated[str, typer.Argument(help="phototour, photos, sequences, stereo: the layout of SRC.")],
     src: Annotated[Path, typer.Argument(help="Folder of the raw dataset.")],
     store: Annotated[Path, typer.Argument(help="Patch store to write.")],
     set_: Set = None,

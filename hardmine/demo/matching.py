@@ -8,6 +8,7 @@ import numpy as np
 
 from hardmine.mining.embed import embed_entries
 from hardmine.store.patches import PatchStore
+from hardmine.store.search import nearest
 from hardmine.train.networks import Network
 
 
@@ -31,12 +32,6 @@ def match(store: PatchStore, network: Network) -> Matches:
     image, frame = store.column("image"), store.column("frame")
     assert image is not None and frame is not None  # noqa: PT018 - the reader writes them
     left, right = rows[image == 0], rows[image == 1]
-    nearest = right[nearest_rows(descriptors[left], descriptors[right])]
+    found = nearest(descriptors[right], right, 1, queries=descriptors[left]).rows[:, 0]
     place = frame[:, :2].astype(np.float64)
-    return Matches(place[left], place[nearest], store.label[left] == store.label[nearest])
-
-
-def nearest_rows(queries: np.ndarray, gallery: np.ndarray) -> np.ndarray:
-    """int64 (n,): the row of the gallery (m, D) that is nearest to each of the queries (n, D); the first of equals."""
-    squared = (gallery**2).sum(axis=1) - 2 * queries @ gallery.T
-    return squared.argmin(axis=1)
+    return Matches(place[left], place[found], store.label[left] == store.label[found])

@@ -209,18 +209,3 @@ def test_wrong_folders_say_what_was_found(tmp_path: Path, phototour: Callable) -
     assert "no folder" in message(tmp_path / "nowhere")
     (tmp_path / "all/liberty/info.txt").unlink()
     assert "no info.txt" in message(tmp_path / "all/liberty")
-
-
-@pytest.mark.shared
-def test_real_folder() -> None:
-    root = os.environ.get("HARDMINE_SHARED")
-    folders = [path.parent for path in Path(root).rglob("patches0000.bmp")] if root else []
-    if not folders:
-        pytest.skip("HARDMINE_SHARED names no folder with PhotoTour data")
-    candidates = PhotoTour(folders[0], Options()).candidates()
-    lines = (folders[0] / "info.txt").read_text().split("\n")
-    assert candidates.raw_label.tolist() == [int(line.split()[0]) for line in lines if line]
-    image = cv2.imread(str(folders[0] / "patches0000.bmp"), cv2.IMREAD_GRAYSCALE)
-    ((_, pixels),) = PhotoTour(folders[0], Options()).read([17])
-    assert image is not None
-    np.testing.assert_array_equal(pixels, image[64:128, 64:128])

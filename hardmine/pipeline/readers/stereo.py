@@ -17,7 +17,7 @@ from pydantic import Field
 
 from hardmine.errors import InputError
 from hardmine.pipeline import frames as fr
-from hardmine.pipeline.images import ImageError, printable, read_grey
+from hardmine.pipeline.images import POLICY, ImageError, printable, read_grey
 from hardmine.pipeline.readers import base
 from hardmine.pipeline.readers.spots import add_pairs
 from hardmine.pipeline.readers.warps import generator_for
@@ -83,6 +83,7 @@ class Stereo:
         self._frames = frames
         names = [o.left.encode(), o.right.encode()]
         result = base.Candidates(
+            policy=POLICY,
             raw_label=np.repeat(np.arange(len(frames)), 2),
             source=np.array([b"%b#%d" % (name, spot) for spot in range(len(frames)) for name in names]),
             pixel_shape=(fr.SIDE, fr.SIDE),
@@ -150,13 +151,14 @@ def read_disparity(file: Path) -> np.ndarray:
 
 def visible(disparity: np.ndarray) -> np.ndarray:
     """The disparity (H, W) with NaN also where the point is outside the right photograph, or a nearer one covers it."""
-    y, x = np.indices(disparity.shape)
-    seen_at = x - np.rint(disparity)
-    inside = seen_at >= 0  # and not unknown
-    at = np.where(inside, seen_at, 0).astype(np.int64)
+    height, width = disparity.shape
+    y = np.repeat(np.arange(height), width).reshape(height, width)
+    lands = np.arange(width) - np.rint(disparity)
+    inside = lands >= 0  # and not unknown
+    x = np.where(inside, lands, 0).astype(np.int64)
     nearest = np.full(disparity.shape, -np.inf, np.float32)
-    np.maximum.at(nearest, (y[inside], at[inside]), disparity[inside])
-    return np.where(inside & (disparity >= nearest[y, at] - _COVERED), disparity, np.float32(np.nan))
+    np.maximum.at(nearest, (y[inside], x[inside]), disparity[inside])
+    return np.where(inside & (disparity >= nearest[y, x] - _COVERED), disparity, np.float32(np.nan))
 
 
 def look_at_patches(disparity: np.ndarray, frames: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -164,8 +166,9 @@ def look_at_patches(disparity: np.ndarray, frames: np.ndarray) -> tuple[np.ndarr
     fraction of it without one, (n,); both infinite where there is none in the middle. The patches lie inside it."""
     corner = fr.corners(frames)
     along, down = (corner[:, i] - corner[:, 0] for i in (1, 3))
-    grid = np.indices((_GRID, _GRID)).reshape(2, -1, 1) / (_GRID - 1)
-    seen = at(disparity, corner[:, None, 0] + grid[0] * along[:, None] + grid[1] * down[:, None])
+    line = np.linspace(0, 1, _GRID)
+    u, v = np.tile(line, _GRID)[:, None], np.repeat(line, _GRID)[:, None]
+    seen = at(disparity, corner[:, None, 0] + u * along[:, None] + v * down[:, None])
     known = np.isfinite(seen)
     span = np.where(known, seen, -np.inf).max(axis=1) - np.where(known, seen, np.inf).min(axis=1)
     middle = np.isfinite(at(disparity, frames[:, :2]))
