@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json as jsonlib
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -27,6 +26,8 @@ Set = Annotated[list[str] | None, typer.Option("--set", help="Set one option: ke
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, and nothing else there.")]
 Split = Annotated[str | None, typer.Option(help="A split of the store; not needed where it has only one.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1; default: CUDA where it is there.")]
+Workers = Annotated[int, typer.Option(min=0, help="Worker processes; 0: this process does it.")]
+Scheduler = Annotated[str | None, typer.Option(help="A running dask scheduler, tcp://host:port, instead.")]
 CheckpointOption = Annotated[Path | None, typer.Option(help="A run folder, or the weights file of a run.")]
 NetworkOption = Annotated[str | None, typer.Option(help="A network by name, with --weights or freshly initialised.")]
 WeightsOption = Annotated[Path | None, typer.Option(help="Weights for --network: safetensors or a torch file.")]
@@ -61,8 +62,8 @@ def ingest(
         ),
     ] = None,
     append: Annotated[bool, typer.Option("--append", help="Add what STORE does not have; no row of it moves.")] = False,
-    workers: Annotated[int, typer.Option(min=0, help="Worker processes; 0: this process does it.")] = 0,
-    scheduler: Annotated[str | None, typer.Option(help="A running dask scheduler, tcp://host:port, instead.")] = None,
+    workers: Workers = 0,
+    scheduler: Scheduler = None,
     json: Json = False,
 ) -> None:
     """Write a patch store from a raw dataset, or add to one. A killed ingest goes on where it was."""
@@ -140,32 +141,31 @@ def mine(
     neighbours: Annotated[int, typer.Option(min=1, help="Length of the neighbour lists.")] = 16,
     index: Annotated[str, typer.Option(help="A faiss factory string.")] = "Flat",
     views: Annotated[int | None, typer.Option(min=2, help="Extend classes to this many rotated views.")] = None,
+    knn_index: Annotated[str | None, typer.Option(help="Find neighbour lists through this faiss index.")] = None,
+    autocast: Annotated[Literal["bfloat16", "float16"] | None, typer.Option(help="Embed in half precision.")] = None,
+    compile: Annotated[bool, typer.Option("--compile", help="Compile the network (torch.compile).")] = False,
+    workers: Workers = 0,
+    scheduler: Scheduler = None,
+    round: Annotated[str | None, typer.Option(help="Derive from this round (N, latest); no network needed.")] = None,
+    replace: Annotated[bool, typer.Option("--replace", help="Lists of another kind may be replaced.")] = False,
+    repair: Annotated[str | None, typer.Option(help="Make a round's (N, latest) damaged files again.")] = None,
+    prune: Annotated[int | None, typer.Option(min=0, help="Then delete all rounds but the newest N.")] = None,
     set_: Set = None,
     device: Device = None,
     json: Json = False,
 ) -> None:
     """Embed a patch store and derive hard pairs, neighbours and an index. On a key that is there it does nothing.
 
-    --set gives options of the network, e.g. --set dropout=0.1."""
-    from hardmine.mining.mine import mine as run
-    from hardmine.pipeline.views import Views
-    from hardmine.store.patches import PatchStore
+    --set gives options of the network, e.g. --set dropout=0.1. `inspect MINING` lists the rounds."""
+    from hardmine.protocols.mine_command import Asked, run_mine
 
-    loaded, _ = _network(checkpoint, network, weights, seed, set_)
+    given = any((checkpoint, network, weights, set_))
+    loaded = _network(checkpoint, network, weights, seed, set_)[0] if given or not (round or repair) else None
+    what = tuple(name for name in derive.split(",") if name)
+    asked = Asked(split, what, neighbours, index, knn_index, views, autocast, compile, round, replace, repair, prune)
     with _bar("patches") as progress:
-        mined = run(
-            PatchStore.open(store),
-            mining,
-            loaded,
-            split=split,
-            views=None if views is None else Views(per_class=views),
-            derive=tuple(name for name in derive.split(",") if name),
-            neighbours=neighbours,
-            index=index,
-            device=device,
-            progress=progress,
-        )
-    _show(mined.json(), json, f"mining store {mining}")
+        found = run_mine(store, mining, loaded, asked, device, workers, scheduler, progress)
+    _show(found, json, f"mining store {mining}")
 
 
 @app.command()
@@ -247,6 +247,25 @@ def evaluate(
 
 
 @app.command()
+def audit(
+    store: Annotated[Path, typer.Argument(help="Patch store.")],
+    mining: Annotated[Path, typer.Argument(help="Mining store with a round of it.")],
+    round: Annotated[str, typer.Option(help="A committed round: its number, or 'latest'.")] = "latest",
+    out: Annotated[Path | None, typer.Option(help="Folder for a report, contact sheets and an exclusion list.")] = None,
+    set_: Set = None,
+    json: Json = False,
+) -> None:
+    """Find duplicates, label conflicts, overlapping classes, outliers, likely wrong labels, and collapse.
+
+    --set gives its options, e.g. --set near=0.02 --set suspects=100."""
+    from hardmine.protocols.audit import audit_store as run
+
+    with _bar("items") as progress:
+        facts = run(store, mining, round, out, _settings(set_), progress)
+    _show(facts, json, f"audit of {store}")
+
+
+@app.command()
 def describe(
     run: Annotated[Path, typer.Argument(help="Run folder.")],
     source: Annotated[Path, typer.Argument(help="A photograph, or a patch store.")],
@@ -310,20 +329,9 @@ def _network(
     checkpoint: Path | None, name: str | None, weights: Path | None, seed: int, options: list[str] | None
 ) -> tuple[Network, str]:
     """The network that the options name, and what to call it."""
-    from hardmine.train.networks import build, load_weights
-    from hardmine.train.runs import load
+    from hardmine.protocols.chosen import chosen_network
 
-    if (checkpoint is None) == (name is None):
-        raise InputError("give either --checkpoint RUN or --network NAME (with --weights FILE, or untrained)")
-    if checkpoint is not None:
-        if weights is not None or options:
-            raise InputError("--weights and --set go with --network, not with --checkpoint")
-        return load(checkpoint), checkpoint.name or str(checkpoint)
-    assert name is not None  # said above
-    network = build(name, _settings(options), seed)
-    if weights is not None:
-        load_weights(network, weights)
-    return network.eval(), f"{name} ({weights.name if weights else 'untrained'})"
+    return chosen_network(checkpoint, name, weights, seed, _settings(options))
 
 
 def _settings(pairs: list[str] | None, option: str = "--set") -> dict[str, Any]:
@@ -335,29 +343,11 @@ def _settings(pairs: list[str] | None, option: str = "--set") -> dict[str, Any]:
     return tree
 
 
-@contextmanager
-def _bar(unit: str) -> Iterator[Any]:
-    """A progress bar on stderr, with rate and time left; gives the function to call with (done, total[, figures])."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+def _bar(unit: str) -> AbstractContextManager[Any]:
+    """A progress bar on stderr; gives the function to call with (done, total[, figures])."""
+    from hardmine.protocols.progress import bar
 
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]}"),
-        TimeRemainingColumn(compact=True, elapsed_when_finished=True),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
-        task = shown.add_task(unit, total=None, rate="")
-
-        def progress(done: int, total: int, figures: dict[str, float] | None = None) -> None:
-            text = unit + "".join(f"  {k} {v:.4g}" for k, v in (figures or {}).items())
-            speed = shown.tasks[0].speed
-            rate = f"{speed:,.{0 if speed >= 10 else 2}f} {unit}/s" if speed else ""
-            shown.update(task, completed=done, total=total, description=text, rate=rate)
-
-        yield progress
+    return bar(unit)
 
 
 def _show(facts: dict[str, Any], json: bool, title: str) -> None:

@@ -2,32 +2,39 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
 from hardmine.errors import InputError
-from hardmine.store.distances import as_tensor, full_float32, listed_distances
+from hardmine.store.approximate import approximate_both
+from hardmine.store.distances import PAIRS_AT_ONCE, as_tensor, full_float32, listed_distances, pair_distances
 from hardmine.store.index import build_index
 from hardmine.store.rounds import Round
 from hardmine.store.search import Neighbours, nearest, nearest_both
 
 MOST_PAIRS = 1 << 32  # 16 GB of float32
 PAIRS_PER_STEP = 1 << 20
+MOST_IN_MEMORY = 1 << 28  # bytes of pair distances
 LARGE_CLASS = 1024  # from here on one entry's pairs are a step of their own
 
 Device = torch.device | str | None
 
 
 def class_pair_distances(
-    descriptors: np.ndarray, offsets: np.ndarray, device: Device = None
+    descriptors: np.ndarray, offsets: np.ndarray, device: Device = None, scratch: Path | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Distances between the entries of each class: float32 (P,), and int64 (C + 1,) offsets into them.
 
     descriptors: float32 (M, D) in class order, class c in `offsets[c]:offsets[c + 1]`. A class of k entries has
-    k (k - 1) / 2 values in the order (0, 1), (0, 2), ..., (1, 2), ... Raises InputError beyond 2**32 pairs.
+    k (k - 1) / 2 values in the order (0, 1), (0, 2), ..., (1, 2), ... scratch: a folder for a nameless file that holds
+    the distances where they are many (a class of 50,000 has 5 GB of them); None keeps them in memory. Raises InputError
+    beyond 2**32 pairs.
     """
     size = np.diff(offsets)
     pair_offsets = np.concatenate([[0], np.cumsum(size * (size - 1) // 2)]).astype(np.int64)
@@ -37,7 +44,7 @@ def class_pair_distances(
             "limit the class size when ingesting, or mine without 'pairs'"
         )
     x = as_tensor(descriptors, device)
-    values = np.empty(pair_offsets[-1], np.float32)
+    values = _room(int(pair_offsets[-1]), scratch)
     with torch.inference_mode(), full_float32():
         for k in np.unique(size[size > 1]).tolist():
             classes = np.flatnonzero(size == k)
@@ -55,12 +62,24 @@ def class_pair_distances(
     return values, pair_offsets
 
 
+def _room(count: int, scratch: Path | None) -> np.ndarray:
+    """float32 (count,), in memory or, where it is large and there is a folder for it, in a file without a name, whose
+    room on the disk is taken now: a full disk is an OSError here and not a fault in the middle."""
+    if scratch is None or 4 * count <= MOST_IN_MEMORY:
+        return np.empty(count, np.float32)
+    with tempfile.TemporaryFile(dir=scratch) as file:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(file.fileno(), 0, 4 * count)
+        return np.memmap(file, np.float32, "r+" if hasattr(os, "posix_fallocate") else "w+", shape=(count,))
+
+
 def _large_class(x: torch.Tensor, start: int, k: int, out: np.ndarray) -> None:
     done = 0
     for i in range(k - 1):
-        others = np.arange(start + i + 1, start + k)
-        out[done : done + len(others)] = _distances(x, np.full(len(others), start + i), others)
-        done += len(others)
+        for first in range(i + 1, k, PAIRS_AT_ONCE):
+            others = x[start + first : start + min(first + PAIRS_AT_ONCE, k)]
+            out[done : done + len(others)] = pair_distances(x[start + i], others).cpu().numpy()
+            done += len(others)
 
 
 def _distances(x: torch.Tensor, first: np.ndarray, second: np.ndarray) -> np.ndarray:
@@ -89,22 +108,33 @@ def nearest_classes(centroids: np.ndarray, k: int, device: Device = None) -> tup
     return classes, distance
 
 
-def neighbour_lists(source: Round, k: int, device: Device = None) -> tuple[Neighbours, Neighbours]:
-    """The k nearest items of each item of a round, of any label and of other labels (see `Round.knn`)."""
+def neighbour_lists(
+    source: Round, k: int, device: Device = None, knn_index: str | None = None
+) -> tuple[Neighbours, Neighbours, dict[str, Any], list[str]]:
+    """The k nearest items of each item of a round, of any label and of other labels (see `Round.knn`), how they were
+    found and what is to be said of it. knn_index: a faiss factory string; None or 'Flat' compares all with all."""
     items = source.items
-    return nearest_both(
-        source.descriptors()[items], source.entry_row[items], source.entry_label[items], k, device=device
-    )
+    sets = source.descriptors()[items], source.entry_row[items], source.entry_label[items]
+    if knn_index in (None, "Flat"):
+        return *nearest_both(*sets, k, device=device), {}, []
+    everything, others, record, messages = approximate_both(*sets, k, str(knn_index))
+    return everything, others, {"knn_asked": knn_index, **record}, messages
 
 
 def derive(
-    source: Round, what: str, *, neighbours: int = 16, index: str = "Flat", device: Device = None
+    source: Round,
+    what: str,
+    *,
+    neighbours: int = 16,
+    index: str = "Flat",
+    knn_index: str | None = None,
+    device: Device = None,
 ) -> tuple[dict[str, np.ndarray], dict[str, Any], list[str]]:
     """One derivation of a round: its arrays by name, its record for the attributes, and what is to be said of it.
 
-    what: 'pairs', 'knn', 'centroids' or 'index'."""
+    what: 'pairs', 'knn', 'centroids' or 'index'. knn_index: see `neighbour_lists`."""
     if what == "pairs":
-        distance, offsets = class_pair_distances(source.descriptors(), source.entry_offsets, device)
+        distance, offsets = class_pair_distances(source.descriptors(), source.entry_offsets, device, source.folder)
         return {"pair_distance": distance, "pair_offsets": offsets}, {"pairs": len(distance)}, []
     if what == "centroids":
         centroids = class_centroids(source.descriptors(), source.entry_offsets)
@@ -112,15 +142,14 @@ def derive(
         arrays = {"class_centroid": centroids, "nearest_class": classes, "nearest_class_distance": distance}
         return arrays, {"neighbours": neighbours}, []
     if what == "knn":
-        everything, others = neighbour_lists(source, neighbours, device)
+        everything, others, found, messages = neighbour_lists(source, neighbours, device, knn_index)
         arrays = {
             "knn": everything.rows,
             "knn_distance": everything.distance,
             "knn_other": others.rows,
             "knn_other_distance": others.distance,
         }
-        record = {"neighbours": neighbours}
-        messages = []
+        record: dict[str, Any] = {"neighbours": neighbours, **found}
         for name, lists in (("", everything), ("_other", others)):
             record |= {f"ties_cut{name}": lists.ties_cut, f"short{name}": lists.short}
             if lists.short:

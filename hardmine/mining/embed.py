@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
-from hardmine.errors import InputError, NumericalError
+from hardmine.errors import InputError, NumericalError, UnknownNameError
 from hardmine.pipeline.pixels import prepare, require_grey_patches
 from hardmine.pipeline.views import Views
 from hardmine.store.distances import full_float32, not_finite
 from hardmine.store.patches import PatchStore
 
 Progress = Callable[[int, int], None]  # (entries done, entries in all)
+DTYPES = {"float32": None, "bfloat16": torch.bfloat16, "float16": torch.float16}  # in which a network computes
 
 
 @dataclass(frozen=True)
@@ -59,10 +60,13 @@ def embed_range(
     *,
     views: Views | None = None,
     batch: int = 1024,
+    dtype: str = "float32",
     progress: Callable[[int], None] | None = None,
 ) -> Embedded:
     """One task of an embedding pass: entries in batches of fixed size through a network that is `ready`; the pixels
     of the next batch are gathered while the network works on this one.
+
+    dtype: 'float32', or 'bfloat16' or 'float16' for torch's autocast; descriptors are float32 in any case.
 
     Raises InputError where the store holds other than grey patches, extra views come without their table or the
     network's output is not (n, dim), NumericalError naming the rows whose descriptors are not finite.
@@ -70,7 +74,7 @@ def embed_range(
     require_grey_patches(store)
     if view is not None and views is None and np.any(view):
         raise InputError("entries with extra views need the view table (Views) that gives their angles")
-    return _embed(store.gather, rows, view, network, views, batch, progress)
+    return _embed(store.gather, rows, view, network, views, batch, progress, dtype)
 
 
 def _embed(
@@ -81,9 +85,11 @@ def _embed(
     views: Views | None,
     batch: int,
     progress: Callable[[int], None] | None,
+    dtype: str = "float32",
 ) -> Embedded:
     if batch < 1:
         raise InputError(f"batch must be at least 1, not {batch}")
+    half = half_precision(dtype)
     where = device_of(network)
     descriptors = np.empty((len(rows), network.dim), np.float32)
     constant = np.zeros(len(rows), bool)
@@ -99,7 +105,10 @@ def _embed(
             angle = None
             if view is not None and views is not None and view[start:stop].any():
                 angle = torch.from_numpy(views.angles(rows[start:stop], view[start:stop])).to(where)
-            output = network(prepare(torch.from_numpy(pixels).to(where), network.side, angle=angle))
+            prepared = prepare(torch.from_numpy(pixels).to(where), network.side, angle=angle)
+            with torch.autocast(where.type, half) if half is not None else nullcontext():
+                # one alone goes through other kernels than the same one among others: it gets itself for company
+                output = network(prepared) if len(pixels) > 1 else network(torch.cat([prepared, prepared]))[:1]
             if output.shape != (len(pixels), network.dim):
                 raise InputError(
                     f"network {network.name} gave {tuple(output.shape)} for {len(pixels)} patches, "
@@ -115,6 +124,23 @@ def _embed(
             "use an earlier checkpoint."
         )
     return Embedded(descriptors, constant)
+
+
+def constant_patches(store: PatchStore, rows: np.ndarray, batch: int = 1024) -> np.ndarray:
+    """bool (n,): which of `rows` are patches with one single grey value. No network is needed for it."""
+    constant = np.zeros(len(rows), bool)
+    for start in range(0, len(rows), batch):
+        pixels = store.gather(rows[start : start + batch])
+        flat = pixels.reshape(len(pixels), -1)
+        constant[start : start + batch] = flat.min(1) == flat.max(1)
+    return constant
+
+
+def half_precision(dtype: str) -> torch.dtype | None:
+    """The dtype for autocast, None for 'float32'. Raises UnknownNameError for another name."""
+    if dtype not in DTYPES:
+        raise UnknownNameError("autocast dtype", dtype, DTYPES)
+    return DTYPES[dtype]
 
 
 @contextmanager

@@ -13,16 +13,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from hardmine.errors import InputError, NumericalError, UnknownNameError
-from hardmine.mining.derive import derive as derive_one
-from hardmine.mining.embed import Progress, device_of, embed_range, ready
-from hardmine.mining.entries import Entries, list_entries
+from hardmine.errors import InputError, NumericalError
+from hardmine.mining.derived import Wanted, derive_missing
+from hardmine.mining.embed import Progress, device_of, half_precision
+from hardmine.mining.entries import list_entries
+from hardmine.mining.passes import Manner, run_pass
+from hardmine.mining.reuse import find_earlier
 from hardmine.pipeline.views import Views
 from hardmine.store.files import disk_errors, write_lock
-from hardmine.store.fingerprint import Key, content_key
+from hardmine.store.fingerprint import Key, content_key, shards_digest
 from hardmine.store.patches import PatchStore
 from hardmine.store.round_writer import SHARD_ROWS, RoundWriter, begin, check_folder
-from hardmine.store.rounds import DERIVED, LOG, MiningStore, Round, remove_folder
+from hardmine.store.rounds import LOG, MiningStore, Round, remove_folder
 
 COLLAPSED = 1e-3  # root mean squared distance from the mean descriptor, over the descriptors' own length
 
@@ -61,8 +63,14 @@ def mine(
     derive: Sequence[str] = ("pairs", "knn", "centroids", "index"),
     neighbours: int = 16,
     index: str = "Flat",
+    knn_index: str | None = None,
+    replace: bool = False,
     device: torch.device | str | None = None,
     batch: int = 1024,
+    autocast: str | None = None,
+    compile: bool = False,
+    workers: int = 0,
+    scheduler: str | None = None,
     step: int | None = None,
     progress: Progress | None = None,
     allow_collapsed: bool = False,
@@ -71,34 +79,37 @@ def mine(
     """Embed one split of a patch store and derive what was asked for, or find that it is there already.
 
     views: extend small classes by rotated views. derive: any of 'pairs', 'knn', 'centroids', 'index'; what a committed
-    round lacks is derived from its descriptors. neighbours: K of the lists; a round with a larger K is used as it is,
-    one with a smaller K gets its lists replaced by longer ones that begin with the same items. index: faiss factory
-    string; 'Flat' is met by every round. device: None is where the network's weights are. step: training step,
-    recorded. progress: called with (entries done, entries in all). allow_collapsed: commit a round whose descriptors
-    all coincide. shard_rows: entries in a shard, the unit of resuming.
+    round lacks is derived from its descriptors, see `rederive`, as are neighbours (K of the lists), index (a faiss
+    factory string; 'Flat' is met by every round), knn_index and replace. device: None is where the network's weights
+    are. autocast: 'bfloat16' or 'float16', part of the content key. compile: by torch.compile. workers, scheduler: who
+    embeds, see `run_tasks`; 0 is this process. step: training step, recorded. progress: called with (entries done,
+    entries in all). allow_collapsed: commit a round whose descriptors all coincide. shard_rows: entries in a shard, the
+    unit of work and of resuming.
 
-    A killed call, made again with the same arguments, keeps its finished shards and gives the same bits as one that was
-    left alone. Raises LockedError while another process writes to `mining`, NumericalError where descriptors are not
-    finite or have collapsed (nothing is committed then), DiskError where the disk is full.
+    After an append to the patch store, entries that an earlier round of it has are copied from there. A killed call,
+    made again with the same arguments, keeps its finished shards and gives the same bits as one that was left alone.
+
+    Raises LockedError while another process writes to `mining`, StoreError where the round is there and damaged (see
+    `repair`), NumericalError where descriptors are not finite or have collapsed (nothing is committed then), DiskError
+    where the disk is full.
     """
     started = time.monotonic()
-    for what in derive:
-        if what not in DERIVED:
-            raise UnknownNameError("derivation", what, DERIVED)
-    if neighbours < 1 or shard_rows < 1:
-        raise InputError(f"neighbours ({neighbours}) and shard_rows ({shard_rows}) must be at least 1")
+    wanted = Wanted(tuple(derive), neighbours, index, knn_index, replace)
+    half_precision(autocast or "float32")
+    if shard_rows < 1:
+        raise InputError(f"shard_rows must be at least 1, not {shard_rows}")
     split = store.resolve_split(split)
     key = content_key(
         network=network.identity(),
         views=None if views is None else views.model_dump(mode="json"),
         split=split,
         patches=store.fingerprint,
+        dtype=autocast or "float32",
     )
     target = MiningStore(mining)
     check_folder(target.path)
-    wanted = [what for what in DERIVED if what in derive]
     found = target.find(key)
-    if found is not None and all(_is_met(found.attrs, what, neighbours, index) for what in wanted):
+    if found is not None and wanted.all_met(found.attrs):
         message = f"round {found.number} was made from exactly this: nothing to embed"
         return MineResult(found, 0, True, time.monotonic() - started, [message])
     with write_lock(target.path, "mining store"), disk_errors(f"mining store {target.path}"):
@@ -106,56 +117,65 @@ def mine(
         place = device_of(network) if device is None else torch.device(device)
         messages: list[str] = []
         if found is None:
-            entries = list_entries(store, split, views)
-            how = {"batch": batch, "device": place.type}
+            entries, manner = list_entries(store, split, views), Manner(batch, str(place), key["dtype"], compile)
+            how = manner.record()
+            earlier = find_earlier(target, key, store, entries, how, messages)
+            if earlier is not None:
+                how["copied_from"] = earlier.round.attrs["key_hash"]
             writer = begin(target, key, (entries.row, entries.view, entries.offsets), network.dim, how, shard_rows)
+            hands: dict[str, Any] = {"workers": workers, "scheduler": scheduler, "progress": progress}
             try:
-                embedded = _embed(store, entries, writer, network, views, place, batch, progress)
+                embedded = run_pass(store, entries, writer, network, views, manner, earlier=earlier, **hands)
                 about = _describe(writer.round(), key, step, allow_collapsed, messages)
             except NumericalError:
                 remove_folder(writer.folder)
                 raise
+            about["patch_shards"] = shards_digest(store.shard_fingerprints)
+            if earlier is not None:
+                known = int((earlier.entry >= 0).sum())
+                messages.append(f"{known} of {len(entries)} entries are those of round {earlier.round.number}")
         else:
             writer, embedded, about = RoundWriter.extend(found), 0, {}
             messages.append(f"round {found.number} was made from exactly this: nothing to embed")
-        done = _derive(writer, wanted, neighbours, index, place, messages)
+        done = derive_missing(writer, wanted, place, messages)
         result = writer.commit(about) if found is None else writer.round()
         seconds = time.monotonic() - started
         _log(target.path, result.number, embedded, done, seconds)
     return MineResult(result, embedded, found is not None, seconds, messages)
 
 
-def _embed(
-    store: PatchStore,
-    entries: Entries,
-    writer: RoundWriter,
-    network: Any,
-    views: Views | None,
-    device: torch.device,
-    batch: int,
-    progress: Progress | None,
-) -> int:
-    """Fill the shards that are not there yet; returns the number of entries embedded."""
-    embedded = done = 0
+def rederive(
+    mining: Path,
+    which: int | str = "latest",
+    *,
+    derive: Sequence[str] = ("pairs", "knn", "centroids", "index"),
+    neighbours: int = 16,
+    index: str = "Flat",
+    knn_index: str | None = None,
+    replace: bool = False,
+    device: torch.device | str | None = None,
+) -> MineResult:
+    """Derive from the descriptors of a committed round, without network and patch store.
 
-    def advance(count: int) -> None:
-        nonlocal done
-        done += count
-        if progress is not None:
-            progress(done, len(entries))
+    which: number of the round, or 'latest'. derive, neighbours, index: as in `mine`. knn_index: None takes the lists
+    that are there, or compares all with all; 'Flat' does the latter; any other faiss factory string finds the lists
+    through such an index, and exact lists answer it too. Longer lists of the same kind begin with the same items and
+    take the place of shorter ones, and an index, which is a cache, that of another; any other change needs `replace`.
 
-    with ready(network, device):
-        for start, stop in writer.shards():
-            if writer.shard_is_sound(start, stop):
-                advance(stop - start)
-                continue
-            part = slice(start, stop)
-            result = embed_range(
-                store, entries.row[part], entries.view[part], network, views=views, batch=batch, progress=advance
-            )
-            writer.put_shard(start, result.descriptors, result.constant)
-            embedded += stop - start
-    return embedded
+    Raises StoreError where there are lists of another kind and `replace` was not given, or the round is damaged."""
+    started, messages = time.monotonic(), list[str]()
+    wanted = Wanted(tuple(derive), neighbours, index, knn_index, replace)
+    target = MiningStore(mining)
+    found = target.open(which)
+    if wanted.all_met(found.attrs):
+        messages.append(f"round {found.number} has all of it: nothing to derive")
+        return MineResult(found, 0, True, time.monotonic() - started, messages)
+    with write_lock(target.path, "mining store"), disk_errors(f"mining store {target.path}"):
+        writer = RoundWriter.extend(target.open(found.number))
+        done = derive_missing(writer, wanted, torch.device("cpu" if device is None else device), messages)
+        seconds = time.monotonic() - started
+        _log(target.path, found.number, 0, done, seconds)
+    return MineResult(writer.round(), 0, True, seconds, messages)
 
 
 def _describe(draft: Round, key: Key, step: int | None, allow_collapsed: bool, messages: list[str]) -> dict[str, Any]:
@@ -197,34 +217,6 @@ def _spread(descriptors: np.ndarray, block: int = SHARD_ROWS) -> tuple[float, fl
     about_mean = sum(float(((part - mean) ** 2).sum()) for part in parts)
     squared = sum(float((part.astype(np.float64) ** 2).sum()) for part in parts)
     return float(np.sqrt(about_mean / len(descriptors))), float(np.sqrt(squared / len(descriptors)))
-
-
-def _derive(
-    writer: RoundWriter, wanted: list[str], neighbours: int, index: str, device: torch.device, messages: list[str]
-) -> list[str]:
-    """Derive what is missing or too short; returns what was derived."""
-    done = []
-    source = writer.round()
-    for what in wanted:
-        if _is_met(writer.attrs, what, neighbours, index) and writer.has_sound(what):
-            continue
-        if what in writer.attrs["derived"]:
-            messages.append(f"round {writer.number}: {what} was derived with other options before and is replaced")
-        arrays, record, said = derive_one(source, what, neighbours=neighbours, index=index, device=device)
-        writer.record(what, arrays, record)
-        messages += said
-        done.append(what)
-    return done
-
-
-def _is_met(attrs: dict[str, Any], what: str, neighbours: int, index: str) -> bool:
-    """Whether a round's record of a derivation answers what is asked."""
-    record = attrs["derived"].get(what)
-    if record is None:
-        return False
-    if what in ("knn", "centroids"):
-        return record["neighbours"] >= neighbours
-    return what != "index" or index in ("Flat", record["asked"])
 
 
 def _log(path: Path, number: int, embedded: int, derived: list[str], seconds: float) -> None:

@@ -34,9 +34,23 @@ class Overlap:
         """Number of unordered pairs of overlapping classes."""
         return self._graph.nnz // 2
 
+    def class_pairs(self) -> np.ndarray:
+        """int64 (P, 2): the overlapping classes, first < second, ascending."""
+        first, second = self._graph.nonzero()
+        found = np.stack([first, second], 1).astype(np.int64)[first < second]
+        return found[np.lexsort((found[:, 1], found[:, 0]))]
+
     def among(self, classes: np.ndarray) -> np.ndarray:
         """bool (n, n): True where classes[i] and classes[j] overlap."""
         return self._graph[classes][:, classes].toarray()
+
+    def between(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+        """bool, shaped as both: True where first[i] and second[i], classes, overlap; False where one is -1."""
+        shape, there = np.broadcast_shapes(first.shape, second.shape), (first >= 0) & (second >= 0)
+        if not self.pairs:
+            return np.zeros(shape, bool)
+        a, b = np.where(there, first, 0).reshape(-1), np.where(there, second, 0).reshape(-1)
+        return np.asarray(self._graph[a, b]).reshape(shape) & there
 
 
 def _close(frame: np.ndarray, factor: float) -> np.ndarray:

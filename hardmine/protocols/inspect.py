@@ -10,7 +10,7 @@ import numpy as np
 
 from hardmine.errors import MissingError
 from hardmine.store.patches import PatchStore
-from hardmine.store.rounds import MiningStore
+from hardmine.store.rounds import DERIVED, LOG, MiningStore, Round
 from hardmine.train import checkpoint
 from hardmine.train.runs import Run
 
@@ -60,7 +60,10 @@ def patch_store(store: PatchStore) -> dict[str, Any]:
 
 
 def mining_store(store: MiningStore) -> dict[str, Any]:
-    """The committed rounds of a mining store."""
+    """The committed rounds of a mining store: what each was made from, its size and spread, what was derived and how
+    much of the exact lists an index finds, and which of its files are missing or of another size than recorded."""
+    rounds = store.rounds()
+    log = _log(store.path / LOG)
     return {
         "mining store": str(store.path),
         "rounds": [
@@ -71,13 +74,50 @@ def mining_store(store: MiningStore) -> dict[str, Any]:
                 "step": r.attrs["step"],
                 "split": r.key["split"],
                 "patch store": r.key["patches"][:12],
-                "entries": len(r.entry_row),
-                "derived": ", ".join(sorted(r.attrs["derived"])),
+                "entries": r.attrs["counts"]["entries"],
+                "derived": ", ".join(r.derived),
                 "spread": r.attrs["spread"],
+                "bytes": sum(r.sizes().values()),
+                "recall": _recall(r),
+                "damaged files": [f"{each.file} {each.problem}" for each in r.damaged()],
             }
-            for r in store.rounds()
+            for r in rounds
+        ],
+        "keys": [
+            {
+                "round": r.number,
+                "key": r.attrs["key_hash"][:12],
+                "dtype": r.key["dtype"],
+                "views": json.dumps(r.key["views"]) if r.key["views"] else None,
+                "embedded": ", ".join(f"{k} {str(v)[:12]}" for k, v in r.attrs["how"].items()),
+                "entries embedded": sum(line["embedded"] for line in log if line["round"] == r.number),
+                "seconds": sum(line["seconds"] for line in log if line["round"] == r.number),
+            }
+            for r in rounds
+        ],
+        "derived": [
+            {
+                "round": r.number,
+                "derived": what,
+                "bytes": _bytes(r, what),
+                "record": _flat(r.attrs["derived"][what]),
+            }
+            for r in rounds
+            for what in r.derived
         ],
     }
+
+
+def _recall(opened: Round) -> dict[str, float]:
+    """Recall against the exact search of what goes through an index; exact lists have none recorded."""
+    found: dict[str, float] = {}
+    for what, record in opened.attrs["derived"].items():
+        found |= {f"{what} ({name})": record[name] for name in ("recall", "recall_other") if name in record}
+    return found
+
+
+def _bytes(opened: Round, what: str) -> int:
+    return sum(opened.sizes().get(array, 0) for array in DERIVED[what])
 
 
 def run(opened: Run) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -60,6 +60,13 @@ def weights_sha256(state: Mapping[str, torch.Tensor]) -> str:
         digest.update(f"{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
         digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
+
+
+def shards_digest(fingerprints: Sequence[str]) -> dict[str, Any]:
+    """What tells whether a patch store begins with these shards: their count, and the hex sha256 of their
+    fingerprints, one a line. An append adds shards at the end, so the digest of as many first shards stays."""
+    digest = hashlib.sha256("".join(f"{each}\n" for each in fingerprints).encode()).hexdigest()
+    return {"count": len(fingerprints), "sha256": digest}
 
 
 def differences(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> list[str]:

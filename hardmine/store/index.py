@@ -60,10 +60,20 @@ def build_index(
     """
     check_metric(metric)
     x = as_descriptors(descriptors, rows)
-    needed, reason = _points_needed(factory)
+    needed, reason = points_needed(factory)
     if factory == "Flat" or len(x) < needed:
         messages = [] if factory == "Flat" else [f"index {factory}: {len(x)} items, but {reason}; using Flat (exact)"]
         return IndexRecord(factory, "Flat", metric, len(x), 0, neighbours, 1.0, 0, seed, messages), None
+    index, training_rows = faiss_index(x, factory, seed)
+    opened = Index(factory, metric, x, np.asarray(rows, np.int64), index)
+    recall, sampled = _recall(opened, neighbours, seed)
+    record = IndexRecord(factory, factory, metric, len(x), training_rows, neighbours, recall, sampled, seed)
+    return record, load_faiss(factory).serialize_index(index)
+
+
+def faiss_index(x: np.ndarray, factory: str, seed: int) -> tuple[Any, int]:
+    """A faiss index on the CPU over checked descriptors float32 (N, D), N at least `points_needed`, and the number of
+    points it was trained with. The same on every run. Raises InputError as `build_index` does."""
     faiss = load_faiss(factory)
     try:
         index = faiss.index_factory(x.shape[1], factory, faiss.METRIC_L2)
@@ -71,7 +81,7 @@ def build_index(
         raise InputError(
             f"index {factory!r} is no faiss factory string for {x.shape[1]} dimensions: {error}"
         ) from error
-    training = _training_points(x, needed, seed) if not index.is_trained else x[:0]
+    training = _training_points(x, points_needed(factory)[0], seed) if not index.is_trained else x[:0]
     _set_seed(faiss, index, seed)
     threads = faiss.omp_get_max_threads()
     try:
@@ -84,10 +94,7 @@ def build_index(
         raise InputError(f"index {factory!r} cannot be built of {len(x)} descriptors: {error}") from error
     finally:
         faiss.omp_set_num_threads(threads)
-    opened = Index(factory, metric, x, np.asarray(rows, np.int64), index)
-    recall, sampled = _recall(opened, neighbours, seed)
-    record = IndexRecord(factory, factory, metric, len(x), len(training), neighbours, recall, sampled, seed)
-    return record, faiss.serialize_index(index)
+    return index, len(training)
 
 
 class Index:
@@ -164,7 +171,8 @@ def load_faiss(factory: str) -> ModuleType:
     return faiss
 
 
-def _points_needed(factory: str) -> tuple[int, str]:
+def points_needed(factory: str) -> tuple[int, str]:
+    """Items that a factory string needs for its training, and why."""
     needed, reason = 1, "it needs one"
     lists = re.search(r"IVF(\d+)", factory)
     if lists:

@@ -46,9 +46,9 @@ ENTRY_ARRAYS = ("entry_row", "entry_view", "entry_offsets")
 class RoundWriter:
     """A round being written: a draft, or a committed one that gets more derived data."""
 
-    def __init__(self, folder: Path, attrs: dict[str, Any]):
+    def __init__(self, folder: Path, attrs: dict[str, Any], number: int | None = None):
         self.folder, self.attrs = folder, attrs
-        self.number = int(folder.name)
+        self.number = int(folder.name) if number is None else number
 
     @classmethod
     def extend(cls, committed: Round) -> RoundWriter:
@@ -56,19 +56,47 @@ class RoundWriter:
         remove_partials(committed.folder)
         return cls(committed.folder, json.loads(json.dumps(committed.attrs)))
 
+    @classmethod
+    def beside(cls, committed: Round) -> RoundWriter:
+        """A place to make files of a committed round again: arrays for its shards, without content. It has the name of
+        a removed round, so that what a killed repair leaves is cleared away; `adopt` takes files out of it."""
+        folder = committed.folder.with_name(f"{committed.folder.name}.repair{REMOVED}")
+        if folder.exists():
+            shutil.rmtree(folder)
+        folder.mkdir()
+        writer = cls(folder, json.loads(json.dumps(committed.attrs)), committed.number)
+        counts, dim = committed.attrs["counts"], committed.key["network"]["dim"]
+        _create_sharded(folder, counts["entries"], dim, committed.attrs["how"]["shard_rows"])
+        return writer
+
+    def adopt(self, scratch: RoundWriter, file: str) -> bool:
+        """Take a file that was made again `beside` this round. Returns False, and changes nothing, where it is not
+        what was committed, to the byte."""
+        made, recorded = scratch.folder / file, next(f[file] for f in self.attrs["files"].values() if file in f)
+        if not made.is_file() or [made.stat().st_size, file_crc(made)] != recorded:
+            return False
+        (self.folder / file).parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(self.folder / file, made.read_bytes())
+        return True
+
+    def absolute(self) -> RoundWriter:
+        """The same, for processes with another working folder."""
+        return RoundWriter(self.folder.resolve(), self.attrs, self.number)
+
     def round(self) -> Round:
         """The round as it stands."""
         return Round(self.folder, json.loads(json.dumps(self.attrs)))
 
-    def put(self, name: str, values: np.ndarray, fill: float) -> None:
-        """Write an array whole, replacing one of that name. It is not visible before `record` or `commit`."""
+    def put(self, name: str, values: np.ndarray, fill: float | None = None) -> None:
+        """Write an array whole, replacing one of that name. It is not visible before `record` or `commit`. fill: the
+        fill value; None: NaN, -1 or 0 by the kind of dtype."""
         path = self.folder / name
         if path.exists():
             shutil.rmtree(path)
         line = max(1, values.nbytes // max(1, len(values)))
         chunk = max(1, min(len(values), CHUNK_BYTES // line))
         chunks = (chunk, *(max(1, width) for width in values.shape[1:]))
-        array = _create(path, values.shape, values.dtype, fill, chunks, None)
+        array = _create(path, values.shape, values.dtype, _fill(values) if fill is None else fill, chunks, None)
         array[...] = values
 
     def record(self, what: str, arrays: Mapping[str, np.ndarray], about: Mapping[str, Any]) -> None:
@@ -76,7 +104,7 @@ class RoundWriter:
         if what in self.attrs["derived"]:
             self.forget(what)
         for name, values in arrays.items():
-            self.put(name, values, np.nan if values.dtype.kind == "f" else -1 if values.dtype.kind == "i" else 0)
+            self.put(name, values)
         self.attrs["derived"][what] = dict(about)
         self.attrs["files"] |= {name: self._seal(name) for name in arrays}
         self.save()
@@ -130,6 +158,10 @@ class RoundWriter:
             (self.folder / name).unlink(missing_ok=True)
         self._open("entry_constant", "r+")[start:stop] = constant.astype(np.uint8)
         self._open("descriptors", "r+")[start:stop] = descriptors
+
+    def put_constant(self, start: int, constant: np.ndarray) -> None:
+        """Write the constant flags of one shard alone."""
+        self._open("entry_constant", "r+")[start : start + len(constant)] = constant.astype(np.uint8)
 
     def shard_is_sound(self, start: int, stop: int) -> bool:
         """Whether a shard is there and whole: read through its checksums, and free of fill values, which is what zarr
@@ -191,9 +223,7 @@ def begin(
     draft = RoundWriter(folder, attrs | {"derived": {}, "files": {}})
     for name, values in zip(ENTRY_ARRAYS, entries):
         draft.put(name, values, -1)
-    count, inner = len(entries[0]), math.gcd(INNER_ROWS, shard_rows)
-    _create(folder / "entry_constant", (count,), np.dtype("uint8"), UNKNOWN, (shard_rows,), None)
-    _create(folder / "descriptors", (count, dim), np.dtype("float32"), np.nan, (inner, dim), (shard_rows, dim))
+    _create_sharded(folder, len(entries[0]), dim, shard_rows)
     draft.save()
     return draft
 
@@ -216,6 +246,18 @@ def _make_root(path: Path) -> None:
             write_atomic(folder / "zarr.json", json.dumps(group, sort_keys=True).encode())
     for left in (path / ROUNDS).glob(f"*{REMOVED}"):
         shutil.rmtree(left)
+
+
+def _fill(values: np.ndarray) -> float:
+    """The fill value of a derived array: no distance, no row; 0 for bytes."""
+    return {"f": np.nan, "i": -1}.get(values.dtype.kind, 0)
+
+
+def _create_sharded(folder: Path, count: int, dim: int, shard_rows: int) -> None:
+    """The arrays that are written shard by shard."""
+    inner = math.gcd(INNER_ROWS, shard_rows)
+    _create(folder / "entry_constant", (count,), np.dtype("uint8"), UNKNOWN, (shard_rows,), None)
+    _create(folder / "descriptors", (count, dim), np.dtype("float32"), np.nan, (inner, dim), (shard_rows, dim))
 
 
 def _create(

@@ -11,7 +11,8 @@ import json
 import re
 import shutil
 import zlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,15 @@ DERIVED = {
 }
 
 
+@dataclass(frozen=True)
+class Damage:
+    """A file of a round that is not as it was committed: its array, its path in the round, what is wrong."""
+
+    array: str
+    file: str
+    problem: str
+
+
 class Round:
     """One committed embedding pass and what was derived from it. Arrays are read when first asked for, kept, and
     read-only; a pickled round carries none of them, and each process reads through its own handles.
@@ -53,6 +63,10 @@ class Round:
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_arrays": {}}
+
+    def absolute(self) -> Round:
+        """The same, for processes with another working folder."""
+        return Round(self.folder.resolve(), self.attrs)
 
     @property
     def split(self) -> str:
@@ -148,23 +162,30 @@ class Round:
             self._arrays[name] = values
         return self._arrays[name]
 
-    def check_files(self, *, checksums: bool = False) -> None:
-        """Compare every file of the round with the size recorded at the commit, and with its CRC-32 where asked.
-
-        Raises StoreError naming the first that is missing or differs."""
-        for array, files in self.attrs["files"].items():
-            for name, (size, crc) in files.items():
+    def damaged(self, *, checksums: bool = False) -> Iterator[Damage]:
+        """The files of the round that are missing or have another size than was recorded at the commit, or where
+        asked another CRC-32, in the order of their names."""
+        for array, files in sorted(self.attrs["files"].items()):
+            for name, (size, crc) in sorted(files.items()):
                 path = self.folder / name
                 there = path.stat().st_size if path.is_file() else None
                 if there is None:
-                    problem = "is missing"
+                    yield Damage(array, name, "is missing")
                 elif there != size:
-                    problem = f"has {there} bytes instead of {size}"
+                    yield Damage(array, name, f"has {there} bytes instead of {size}")
                 elif checksums and file_crc(path) != crc:
-                    problem = "has another checksum than recorded"
-                else:
-                    continue
-                raise StoreError(f"{self._name()}: file {path} of {array} {problem}. {self._remedy()}")
+                    yield Damage(array, name, "has another checksum than recorded")
+
+    def check_files(self, *, checksums: bool = False) -> None:
+        """Raises StoreError naming the first file that is `damaged`, and how to repair it."""
+        for each in self.damaged(checksums=checksums):
+            raise StoreError(
+                f"{self._name()}: file {self.folder / each.file} of {each.array} {each.problem}. {self._remedy()}"
+            )
+
+    def sizes(self) -> dict[str, int]:
+        """Bytes of each array, as recorded."""
+        return {array: sum(size for size, _ in files.values()) for array, files in self.attrs["files"].items()}
 
     def _derived(self, what: str, name: str) -> np.ndarray:
         self._record(what)
@@ -180,7 +201,11 @@ class Round:
         return f"round {self.number} of {self.folder.parent.parent}"
 
     def _remedy(self) -> str:
-        return f"Delete that round (the folder {self.folder}) and mine again, or mine into a new store."
+        store = self.folder.parent.parent
+        return (
+            f"Recompute what is damaged, and nothing else: `hardmine mine STORE {store} --repair {self.number}`, with "
+            f"the network. Delete that round (the folder {self.folder}) only where that is not possible."
+        )
 
 
 class MiningStore:
@@ -198,9 +223,9 @@ class MiningStore:
                 found.append(Round(folder, attrs))
         return found
 
-    def open(self, which: int | str) -> Round:
+    def open(self, which: int | str, *, check: bool = True) -> Round:
         """Round of that number, or 'latest'. Raises MissingError where there is none, InputError where `which` is
-        neither, StoreError where one of its files is missing or short."""
+        neither, StoreError where one of its files is missing or short (not looked at where `check` is False)."""
         if isinstance(which, str) and which.isdigit():
             which = int(which)
         if not isinstance(which, int) and which != "latest":
@@ -210,7 +235,8 @@ class MiningStore:
         if not chosen:
             there = ", ".join(str(r.number) for r in rounds) or "none"
             raise MissingError(f"mining store {self.path} has no round {which} (committed rounds: {there})")
-        chosen[0].check_files()
+        if check:
+            chosen[0].check_files()
         return chosen[0]
 
     def find(self, key: Mapping[str, Any]) -> Round | None:

@@ -19,6 +19,7 @@ from hardmine.store.distances import as_descriptors, as_tensor, full_float32, li
 SPARE = 16
 GROUP = 64  # columns whose minimum stands for them when the smallest of a row are looked for
 BLOCK_VALUES = 1 << 25  # distances held at once: 128 MB
+MASKED_AT_ONCE = 1 << 22  # positions masked by one indexing operation
 METRICS = ("euclidean",)
 
 
@@ -161,7 +162,7 @@ def _check_lengths(
 def _search(sets: Sets, k: int, block: int | None, *, everything: bool, others: bool) -> list[Neighbours]:
     if k < 1:
         raise InputError(f"k must be at least 1, not {k}")
-    lists = [_Lists(len(sets.query), k) for _ in range(everything + others)]
+    lists = [Lists(len(sets.query), k) for _ in range(everything + others)]
     if not len(sets.rows):
         return [each.done() for each in lists]
     block = block or max(1, min(4096, BLOCK_VALUES // len(sets.rows)))
@@ -181,7 +182,7 @@ def _search(sets: Sets, k: int, block: int | None, *, everything: bool, others: 
     return [each.done() for each in lists]
 
 
-class _Lists:
+class Lists:
     """Lists under construction, one neighbour longer than asked for, to see where a tie is cut."""
 
     def __init__(self, count: int, k: int):
@@ -190,10 +191,12 @@ class _Lists:
         self.distance = np.full((count, k + 1), np.nan, np.float32)
 
     def take(self, start: int, rows: np.ndarray, distance: np.ndarray) -> None:
+        """The lists from query `start` on, at most k + 1 long."""
         self.rows[start : start + len(rows), : rows.shape[1]] = rows
         self.distance[start : start + len(rows), : rows.shape[1]] = distance
 
     def done(self) -> Neighbours:
+        """The lists, cut at k."""
         k = self.k
         return Neighbours(
             rows=np.ascontiguousarray(self.rows[:, :k]),
@@ -216,6 +219,10 @@ def _mask(approximate: torch.Tensor, columns: np.ndarray) -> None:
 
 def _mask_ranges(approximate: torch.Tensor, ranges: np.ndarray) -> None:
     length = ranges[:, 1] - ranges[:, 0]
+    if length.sum() > MASKED_AT_ONCE:  # large classes: no list of positions, which would outgrow the block
+        for i, (first, last) in enumerate(ranges.tolist()):
+            approximate[i, first:last] = torch.inf
+        return
     line = np.repeat(np.arange(len(ranges)), length)
     column = np.arange(len(line)) - np.repeat(np.cumsum(length) - length, length) + ranges[line, 0]
     approximate[torch.from_numpy(line), torch.from_numpy(column)] = torch.inf
@@ -231,14 +238,14 @@ def _listed(
     distance = listed_distances(query, line, sets.base, column.reshape(-1)).reshape(-1, count)
     distance[~torch.isfinite(value)] = torch.inf
     keep = min(k + 1, count)
-    rows, distances = _sorted(sets.rows[column.cpu().numpy()], distance.cpu().numpy(), keep)
+    rows, distances = sorted_lists(sets.rows[column.cpu().numpy()], distance.cpu().numpy(), keep)
     if count < approximate.shape[1]:
         limit = value[:, k - 1] + 2 * tolerance
         for i in torch.nonzero(torch.isfinite(value[:, -1]) & (value[:, -1] <= limit)).squeeze(1).tolist():
             within = torch.nonzero(approximate[i] <= limit[i]).squeeze(1)
             line = torch.full_like(within, i)
             distance = listed_distances(query, line, sets.base, within)
-            row, near = _sorted(sets.rows[within.cpu().numpy()][None], distance.cpu().numpy()[None], keep)
+            row, near = sorted_lists(sets.rows[within.cpu().numpy()][None], distance.cpu().numpy()[None], keep)
             rows[i], distances[i] = row[0], near[0]
     return rows, distances
 
@@ -259,7 +266,8 @@ def _smallest(values: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Ten
     return value, column.gather(1, place)
 
 
-def _sorted(rows: np.ndarray, distance: np.ndarray, keep: int) -> tuple[np.ndarray, np.ndarray]:
+def sorted_lists(rows: np.ndarray, distance: np.ndarray, keep: int) -> tuple[np.ndarray, np.ndarray]:
+    """The `keep` nearest of each line by (distance, row); an infinite distance becomes row -1 and NaN."""
     order = np.lexsort((rows, distance), axis=-1)[:, :keep]
     rows, distance = np.take_along_axis(rows, order, 1), np.take_along_axis(distance, order, 1)
     masked = np.isinf(distance)

@@ -16,10 +16,12 @@ from hardmine.metrics import LOWER_IS_BETTER
 from hardmine.mining.class_distances import OnlineDistances, StoredDistances
 from hardmine.mining.embed import embed_entries
 from hardmine.mining.entries import Entries, list_entries
+from hardmine.mining.exclusions import Exclusions, KeptDistances, read_exclusions, without
 from hardmine.mining.mine import mine
 from hardmine.mining.miners import miners
 from hardmine.mining.overlap import Overlap
 from hardmine.mining.samplers import Sampler, samplers
+from hardmine.mining.staleness import staleness
 from hardmine.options import check
 from hardmine.pipeline.loading import loader
 from hardmine.pipeline.pixels import require_grey_patches
@@ -70,11 +72,13 @@ def train(
     require_grey_patches(store)
     for evaluation in recipe.evaluation:
         PatchStore.open(evaluation.store)  # what is missing is said now, not after the training
-    with Run.writing(Path(path), recipe, store.fingerprint, must_resume) as run:
+    excluded = None if recipe.data.exclude is None else read_exclusions(recipe.data.exclude, store)
+    data = store.fingerprint if excluded is None else f"{store.fingerprint} without {excluded.digest()}"
+    with Run.writing(Path(path), recipe, data, must_resume) as run:
         if run.result is not None:
             return TrainResult(run.path, run.result, 0)
         where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        training = _Training(run, store, score, where, progress)
+        training = _Training(run, store, excluded, score, where, progress)
         first = training.step
         training.loop()
         return TrainResult(run.path, training.finish(), training.step - first)
@@ -84,13 +88,20 @@ class _Training:
     """What a run holds in memory between two steps."""
 
     def __init__(
-        self, run: Run, store: PatchStore, score: Score | None, device: torch.device, progress: Progress | None
+        self,
+        run: Run,
+        store: PatchStore,
+        excluded: Exclusions | None,
+        score: Score | None,
+        device: torch.device,
+        progress: Progress | None,
     ):
         recipe = run.recipe
         self.run, self.recipe, self.store, self.device = run, recipe, store, device
         self.score, self.progress = score, progress
         self.split = store.resolve_split(recipe.data.split)
-        self.entries = list_entries(store, self.split, recipe.views)
+        self.mined_entries = list_entries(store, self.split, recipe.views)
+        self.entries, self.kept = without(self.mined_entries, excluded.rows if excluded else np.zeros(0, np.int64))
         self.network = build_network(recipe).to(device)
         self.optimizer = torch.optim.SGD(
             self.network.parameters(), **recipe.optimizer.model_dump(exclude={"name"}), fused=device.type == "cuda"
@@ -102,6 +113,7 @@ class _Training:
             raise InputError(
                 f"loss {recipe.loss.name!r} needs unit descriptors, and network {self.network.name!r} gives others"
             )
+        self.overlap = Overlap(store, store.rows(self.split), recipe.data.exclude_overlap)
         self.do_step = Step(
             self.network,
             check(miners.get(recipe.miner.name), recipe.miner.options, f"miner {recipe.miner.name!r}"),
@@ -110,7 +122,7 @@ class _Training:
             device=device,
             seed=recipe.train.seed,
             views=recipe.views,
-            overlap=Overlap(store, store.rows(self.split), recipe.data.exclude_overlap),
+            overlap=self.overlap,
         )
         self.step = 0
         self.round: Round | None = None
@@ -129,7 +141,7 @@ class _Training:
         self.network.train()
         while self.step < steps:
             stop = min(steps, (self.step // knobs.mining_interval + 1) * knobs.mining_interval)
-            if self.sampler.needs_distances:
+            if self.sampler.needs_distances or self.sampler.needs_nearest:
                 self._mine()
             self.sampler.between(self.step, stop)
             began = time.perf_counter()
@@ -144,6 +156,8 @@ class _Training:
                     self._report(float(result.loss), float(result.unweighted), lr, result.skipped)
                 self._after_step()
                 began = time.perf_counter()
+        if self.round is not None:
+            self._measure_age(self.round)
 
     def _after_step(self) -> None:
         validation, knobs = self.recipe.validation, self.recipe.train
@@ -154,12 +168,14 @@ class _Training:
             self._save()
 
     def _mine(self) -> None:
-        """Set the sampler's distances: from the round of this stretch, or from the weights of each step."""
+        """Give the sampler what it needs: of the round of this stretch, or of the weights of each step."""
         if self.online:
             self.sampler.distances = OnlineDistances(self.entries, self._embed)
             return
-        due = self.step // self.recipe.train.mining_interval * self.recipe.train.mining_interval
+        sampler, due = self.sampler, self.step // self.recipe.train.mining_interval * self.recipe.train.mining_interval
         if self.round is None or self.mined_at != due:
+            if self.round is not None:
+                self._measure_age(self.round)
             began = time.perf_counter()
             mined = mine(
                 self.store,
@@ -167,16 +183,29 @@ class _Training:
                 self.network,
                 split=self.split,
                 views=self.recipe.views,
-                derive=("pairs",),
+                derive=(*("pairs",) * sampler.needs_distances, *("centroids",) * bool(sampler.needs_nearest)),
+                neighbours=max(1, sampler.needs_nearest),
                 device=self.device,
                 step=self.step,
             )
             self.round, self.mined_at = mined.round, due
             self.log.seconds(mining=time.perf_counter() - began)
             self.log.write(self.step, {"mined_round": mined.round.number, "spread": mined.round.attrs["spread"]})
-        if not np.array_equal(self.round.entry_row, self.entries.row):
+        if not np.array_equal(self.round.entry_row, self.mined_entries.row):
             raise StoreError(f"round {self.round.number} of {self.run.mining} does not list this run's entries")
-        self.sampler.distances = StoredDistances(*self.round.pair_distance(), self.entries.offsets)
+        if sampler.needs_distances:
+            stored = StoredDistances(*self.round.pair_distance(), self.mined_entries.offsets)
+            kept = KeptDistances(stored, self.mined_entries.offsets, self.entries.offsets, self.kept)
+            sampler.distances = stored if len(self.kept) == len(self.mined_entries) else kept
+        if sampler.needs_nearest:
+            near = self.round.nearest_class()[0]
+            overlapping = self.overlap.between(np.arange(len(near))[:, None], near)
+            sampler.use_nearest(np.where(overlapping, -1, near), self.mined_at)
+
+    def _measure_age(self, old: Round) -> None:
+        """Log how stale a round is under the present weights."""
+        found = staleness(old, self._embed, self.step - self.mined_at, device=self.device)
+        self.log.write(self.step, found.scalars())
 
     def _embed(self, rows: np.ndarray, views: np.ndarray) -> np.ndarray:
         began = time.perf_counter()

@@ -38,12 +38,14 @@ class NetworkSection(Named):
 class Data(Options):
     """store: path of the patch store trained on. split: one of its splits (not needed where it has one).
     loader_workers: processes that gather pixels; 0 gathers in the training process. exclude_overlap: classes with
-    patches of one photograph closer than this many keypoint sizes are no negatives of each other (0: off)."""
+    patches of one photograph closer than this many keypoint sizes are no negatives of each other (0: off). exclude: an
+    exclusion list, as `hardmine audit` writes it: its rows are not trained on."""
 
     store: str
     split: str | None = None
     loader_workers: int = Field(0, ge=0)
     exclude_overlap: float = Field(1.0, ge=0)
+    exclude: str | None = None
 
 
 class Optimizer(Options):

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from mining_world import OPTIONS, Tiny, make_store
+from mining_world import OPTIONS, Tiny, contents, make_store
 
 from hardmine.errors import LockedError
 from hardmine.mining.mine import mine
+from hardmine.mining.repair import repair
 from hardmine.store.files import write_lock
 from hardmine.store.fingerprint import content_key
 from hardmine.store.round_writer import begin
@@ -156,3 +157,30 @@ def test_e64_two_mines_at_once_and_a_killed_one(store, tmp_path):
         finally:
             process.kill()
     assert mine(store, tmp_path / "m", Tiny(1), **OPTIONS).round.number == 1  # the lock died with its owner
+
+
+def test_e64_a_second_mine_waits_for_no_worker_of_the_first(store, tmp_path):
+    """Workers write under their caller's lock: no other writer gets in while they do."""
+    seen = []
+
+    def second(done, total):
+        if not seen:
+            seen.append(done)
+            with pytest.raises(LockedError):
+                mine(store, tmp_path / "m", Tiny(1), **OPTIONS)
+
+    mine(store, tmp_path / "m", Tiny(), workers=1, progress=second, **OPTIONS)
+    assert seen
+    MiningStore(tmp_path / "m").open(1).check_files(checksums=True)
+
+
+@pytest.mark.parametrize("damage", ["half", "empty", "missing", "flipped"])
+def test_e58_a_damaged_shard_of_a_committed_round_is_made_again_alone(store, tmp_path, damage):
+    opened = mine(store, tmp_path / "m", Tiny(), **OPTIONS).round
+    path, whole = opened.folder / "descriptors/c/1/0", contents(opened.folder)
+    content = path.read_bytes()
+    changed = {"half": content[: len(content) // 2], "empty": b"", "flipped": bytes([content[0] ^ 1]) + content[1:]}
+    path.unlink() if damage == "missing" else path.write_bytes(changed[damage])
+    result = repair(store, tmp_path / "m", network=Tiny())
+    assert ([each.file for each in result.repaired], result.embedded) == (["descriptors/c/1/0"], 8)
+    assert contents(opened.folder) == whole

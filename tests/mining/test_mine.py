@@ -14,10 +14,11 @@ from mining_world import DIM, OPTIONS, Spoilt, Tiny, contents, make_store
 
 from hardmine.errors import DiskError, InputError, LockedError, NumericalError, StoreError, UnknownNameError
 from hardmine.mining.embed import embed_entries, embed_patches
-from hardmine.mining.mine import mine
+from hardmine.mining.mine import mine, rederive
 from hardmine.pipeline.pixels import prepare
 from hardmine.pipeline.views import Views
 from hardmine.store.files import write_lock
+from hardmine.store.round_writer import RoundWriter
 from hardmine.store.rounds import MiningStore
 
 PROGRAM = Path(__file__).parents[1] / "mining_world.py"
@@ -143,7 +144,7 @@ def test_killed_twice_and_equal_to_an_undisturbed_run(store, tmp_path):
 
 def test_killed_while_deriving(store, tmp_path, monkeypatch):
     whole = mine(store, tmp_path / "whole", Tiny(), **OPTIONS)
-    import hardmine.mining.mine as module
+    import hardmine.mining.derived as module
 
     original = module.derive_one
 
@@ -223,13 +224,86 @@ def test_bad_arguments_touch_nothing(store, tmp_path):
         mine(store, tmp_path / "m", Tiny(), batch=0)
 
 
-def test_a_damaged_committed_round_is_named_until_it_is_deleted(store, tmp_path):
+def test_a_damaged_committed_round_is_named_until_it_is_repaired_or_deleted(store, tmp_path):
     first = mine(store, tmp_path / "m", Tiny(), **OPTIONS)
     (first.round.folder / "descriptors/c/0/0").unlink()
-    with pytest.raises(StoreError, match=r"descriptors/c/0/0 .*missing.*Delete that round"):
+    with pytest.raises(StoreError, match=r"descriptors/c/0/0 .*missing.*--repair 1.*Delete that round"):
         mine(store, tmp_path / "m", Tiny(), **OPTIONS)
     shutil.rmtree(first.round.folder)
     assert mine(store, tmp_path / "m", Tiny(), **OPTIONS).embedded == first.embedded
+
+
+def test_derived_again_without_network_and_store(store, tmp_path):
+    options = {**OPTIONS, "neighbours": 2}
+    mine(store, tmp_path / "m", Tiny(), derive=("pairs",), **options)
+    shutil.rmtree(store.path)
+    first = rederive(tmp_path / "m", derive=("knn", "centroids"), neighbours=2)
+    assert (first.embedded, first.round.derived) == (0, ["centroids", "knn", "pairs"])
+    assert first.round.knn()[0].shape[1] == 2
+    before = contents(tmp_path / "m")
+    assert "nothing to derive" in rederive(tmp_path / "m", 1, derive=("knn",), neighbours=1).messages[0]
+    assert contents(tmp_path / "m") == before
+    longer = rederive(tmp_path / "m", "1", derive=("knn",), neighbours=5).round
+    np.testing.assert_array_equal(longer.knn()[0][:, :2], first.round.knn()[0])
+    longer.check_files(checksums=True)
+    with pytest.raises(UnknownNameError, match="pairs"):
+        rederive(tmp_path / "m", derive=("pair",))
+
+
+def test_lists_of_another_kind_are_never_replaced_silently(tmp_path):
+    pytest.importorskip("faiss")
+    store, options = make_store(tmp_path / "store", (20, 10, 30)), {**OPTIONS, "derive": ("knn",)}
+    approximate = mine(store, tmp_path / "m", Tiny(), knn_index="HNSW8", **options).round
+    record = approximate.attrs["derived"]["knn"]
+    assert record["knn_index"] == record["knn_asked"] == "HNSW8"
+    assert 0.9 < record["recall"] <= 1
+    before = contents(tmp_path / "m/rounds")
+    for asked in ("Flat", "HNSW16"):
+        with pytest.raises(StoreError, match=rf"found by HNSW8; those asked for \(3, by {asked}\).*--replace"):
+            rederive(tmp_path / "m", derive=("knn",), neighbours=3, knn_index=asked)
+        with pytest.raises(StoreError, match="--replace"):
+            mine(store, tmp_path / "m", Tiny(), knn_index=asked, **options)
+    assert rederive(tmp_path / "m", derive=("knn",), neighbours=3).reused  # whatever is there
+    assert contents(tmp_path / "m/rounds") == before
+    longer = rederive(tmp_path / "m", derive=("knn",), neighbours=4).round
+    assert longer.attrs["derived"]["knn"]["knn_index"] == "HNSW8"  # longer lists of the same kind
+    exact = rederive(tmp_path / "m", derive=("knn",), neighbours=4, knn_index="Flat", replace=True).round
+    assert "knn_index" not in exact.attrs["derived"]["knn"]
+    whole = mine(store, tmp_path / "whole", Tiny(), **{**options, "neighbours": 4}).round
+    np.testing.assert_array_equal(exact.knn()[0], whole.knn()[0])
+    assert rederive(tmp_path / "m", derive=("knn",), neighbours=4, knn_index="HNSW8").round.attrs == exact.attrs
+
+
+def test_pair_distances_of_large_classes_go_through_a_file(store, tmp_path, monkeypatch):
+    whole = mine(store, tmp_path / "whole", Tiny(), **OPTIONS)
+    monkeypatch.setattr("hardmine.mining.derive.MOST_IN_MEMORY", 64)
+    monkeypatch.setattr("hardmine.mining.derive.LARGE_CLASS", 4)
+    kinds, original = [], RoundWriter.put
+
+    def put(self, name, values, fill=None):
+        kinds.extend([type(values)] if name == "pair_distance" else [])
+        original(self, name, values, fill)
+
+    monkeypatch.setattr(RoundWriter, "put", put)
+    found = mine(store, tmp_path / "m", Tiny(), **OPTIONS)
+    assert kinds == [np.memmap]
+    assert contents(found.round.folder) == contents(whole.round.folder)
+
+
+def test_inspect_says_sizes_recall_and_damage(store, tmp_path):
+    from hardmine.protocols.inspect import inspect
+
+    result = mine(store, tmp_path / "m", Tiny(), index="HNSW8", **OPTIONS)
+    files = [p for p in result.round.folder.rglob("*") if p.is_file() and p.parent != result.round.folder]
+    line = inspect(tmp_path / "m")["rounds"][0]
+    assert line["bytes"] == sum(p.stat().st_size for p in files)
+    assert line["damaged files"] == []
+    assert line["recall"] == {"index (recall)": result.round.attrs["derived"]["index"]["recall"]}
+    (result.round.folder / "descriptors/c/0/0").unlink()
+    found = inspect(tmp_path / "m")
+    assert found["rounds"][0]["damaged files"] == ["descriptors/c/0/0 is missing"]
+    assert [line["derived"] for line in found["derived"]] == ["centroids", "index", "knn", "pairs"]
+    assert found["keys"][0]["entries embedded"] == result.embedded
 
 
 def test_embedding_outside_a_round(store):

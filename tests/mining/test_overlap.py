@@ -32,6 +32,11 @@ def test_overlap_equals_plain_loops(factor):
     assert np.array_equal(found.among(classes), expected[np.ix_(classes, classes)])
     assert found.pairs == expected.sum() // 2
     assert found.known
+    first, second = rng.integers(-1, 40, (2, 6, 30))
+    between = [[a >= 0 and b >= 0 and expected[a, b] for a, b in zip(*line)] for line in zip(first, second)]
+    assert found.between(first, second).tolist() == between
+    assert found.between(first[:, :1], second).shape == (6, 30)
+    assert found.class_pairs().tolist() == np.argwhere(np.triu(expected)).tolist()
 
 
 def test_without_positions_nothing_overlaps_and_it_says_so():
@@ -39,3 +44,5 @@ def test_without_positions_nothing_overlaps_and_it_says_so():
     overlap = Overlap(store, np.array([0, 1]), 1.0)
     assert not overlap.known
     assert not overlap.among(np.array([0, 1])).any()
+    assert not overlap.between(np.array([0, 1]), np.array([1, 0])).any()
+    assert overlap.class_pairs().shape == (0, 2)

@@ -51,7 +51,7 @@ def test_attributes_name_no_time_and_no_machine(mined, tmp_path):
     names = set(mined.round.attrs)
     assert names == {
         *("format", "committed", "key", "key_hash", "how", "derived", "files"),
-        *("network", "step", "split", "spread", "counts"),
+        *("network", "step", "split", "spread", "counts", "patch_shards"),
     }
     line = json.loads((tmp_path / "mining/log.jsonl").read_text().splitlines()[0])
     assert {"seconds", "host", "time"} <= set(line)
@@ -81,7 +81,7 @@ def test_opening_names_a_damaged_file_and_what_to_do(mined, tmp_path, damage, na
     path.unlink() if damage == "missing" else path.write_bytes(path.read_bytes()[:-5])
     target = MiningStore(tmp_path / "mining")
     for attempt in (lambda: target.open(1), lambda: target.find(mined.round.key)):
-        with pytest.raises(StoreError, match=rf"(?s){name}.*(missing|bytes instead).*Delete that round"):
+        with pytest.raises(StoreError, match=rf"(?s){name}.*(missing|bytes instead).*--repair 1.*Delete that round"):
             attempt()
 
 

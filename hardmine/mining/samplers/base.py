@@ -31,6 +31,7 @@ class Sampler(TorchSampler[BatchPlan]):
 
     Options: ClassVar[type[Options]] = Options
     needs_distances: ClassVar[bool] = False
+    needs_nearest: int = 0  # how many nearest classes of each class `use_nearest` must be given; 0: none
 
     def __init__(
         self,
@@ -45,6 +46,7 @@ class Sampler(TorchSampler[BatchPlan]):
         self.entries, self.pairs, self.seed, self.augment, self.lag = entries, pairs, seed, augment, lag
         self.options = self.Options() if options is None else options
         self.distances: Distances | None = None
+        self.nearest: np.ndarray | None = None
         self.classes = np.flatnonzero(np.diff(entries.offsets) >= 2)
         self.skipped_classes = int(np.count_nonzero(np.diff(entries.offsets) == 1))
         if len(self.classes) < pairs:
@@ -70,8 +72,10 @@ class Sampler(TorchSampler[BatchPlan]):
         """The batch of `step`. AdaSample's Algorithm 1, lines 1-3, without line 3's choice of the positive."""
         if self.needs_distances and self.distances is None:
             raise StoreError("this sampler needs the distances of a mining round: set `sampler.distances` first")
-        rng = np.random.Generator(np.random.Philox(key=[self.seed, step]))
-        classes = self.classes[rng.choice(len(self.classes), self.pairs, replace=False)]
+        if self.needs_nearest and self.nearest is None:
+            raise StoreError("this sampler needs the nearest classes of a mining round: call `use_nearest` first")
+        rng = self._random(step)
+        classes = self.choose_classes(rng)
         start, size = self.entries.offsets[classes], np.diff(self.entries.offsets)[classes]
         anchor = np.minimum((rng.random(self.pairs) * size).astype(np.int64), size - 1)
         dihedral = rng.integers(_DIHEDRAL_CODES[self.augment], size=self.pairs, dtype=np.uint8)
@@ -80,11 +84,23 @@ class Sampler(TorchSampler[BatchPlan]):
         row, view = self.entries.row, self.entries.view
         return BatchPlan(step, row[a], row[p], view[a], view[p], classes, weight.astype(np.float32), dihedral)
 
+    def choose_classes(self, rng: np.random.Generator) -> np.ndarray:
+        """The classes of a batch, int64 (n,), distinct and each with two entries or more: drawn evenly."""
+        return self.classes[rng.choice(len(self.classes), self.pairs, replace=False)]
+
+    def use_nearest(self, nearest: np.ndarray, step: int) -> None:
+        """Plan with these nearest classes, int64 (C, K), nearest first, -1 for none: those of the round mined at
+        `step`."""
+        self.nearest = nearest
+
     def choose_positive(
         self, step: int, classes: np.ndarray, size: np.ndarray, anchor: np.ndarray, rng: np.random.Generator
     ) -> tuple[np.ndarray, np.ndarray]:
         """Slots of the positives int64 (n,), never the anchor's, and the weights (n,) with mean 1."""
         raise NotImplementedError(f"{type(self).__name__} does not say how it chooses positives")
+
+    def _random(self, step: int) -> np.random.Generator:
+        return np.random.Generator(np.random.Philox(key=[self.seed, step]))
 
     def record(self, step: int, loss: SupportsFloat) -> None:
         """Tell the sampler the mean unweighted loss of a step (a number, or a tensor not read back yet)."""

@@ -1,0 +1,143 @@
+"""Neighbour lists through an approximate index, for sets where comparing all with all takes too long.
+
+The index proposes candidates; their distances are recomputed pair by pair and sorted as the exact search does, so a
+listed distance is exact and only a neighbour can be missing. The share that is found is measured on a sample against
+the exact search, and the search is widened until it reaches the target, or so much is searched that comparing all with
+all would be no slower.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import torch
+
+from hardmine.errors import InputError
+from hardmine.store.distances import as_descriptors, as_tensor, listed_distances
+from hardmine.store.index import SAMPLE, faiss_index, load_faiss, points_needed
+from hardmine.store.search import SPARE, Lists, Neighbours, nearest, nearest_both, sorted_lists
+
+TARGET = 0.95  # recall at which the search is wide enough
+MOST_PROBED = 4  # at most a 4th of the inverted lists is searched: a scan of them is slower than a matrix product
+MOST_CANDIDATES = 8  # times those of an index that knows exact distances, for one that compresses its items
+COMPRESSED = r"PQ|SQ|LSH|RaBitQ"
+MOST_OF_A_CLASS = 256  # candidates fetched on top, for those with the query's own label
+BLOCK = 4096  # queries at once
+
+
+def approximate_both(
+    database: np.ndarray, rows: np.ndarray, labels: np.ndarray, k: int, factory: str, *, seed: int = 0
+) -> tuple[Neighbours, Neighbours, dict[str, Any], list[str]]:
+    """As `nearest_both` of a database with itself, through the faiss index `factory`, and a record of what was found.
+
+    database: (N, D); rows, labels: int64 (N,). A list that the candidates do not fill is completed by the exact search,
+    so -1 stands only where there are fewer than k neighbours. record: `knn_index` (in use: 'Flat' where N does not
+    suffice for the other), `recall` and `recall_other` over `sampled` queries, `search` (candidates, and nprobe or
+    efSearch where the index has one), `completed` (lists), `seed`. Raises InputError as `build_index` does.
+    """
+    if k < 1:
+        raise InputError(f"k must be at least 1, not {k}")
+    x, rows, labels = as_descriptors(database, rows), np.asarray(rows, np.int64), np.asarray(labels, np.int64)
+    needed, reason = points_needed(factory)
+    if factory == "Flat" or len(x) < needed:
+        messages = [] if factory == "Flat" else [f"knn index {factory}: {len(x)} items, but {reason}; searched exactly"]
+        everything, others = nearest_both(x, rows, labels, k)
+        return everything, others, {"knn_index": "Flat"}, messages
+    index, _ = faiss_index(x, factory, seed)
+    search = _Search(index, x, rows, labels, k, compressed=re.search(COMPRESSED, factory) is not None)
+    sample = np.sort(np.random.Generator(np.random.Philox(seed)).choice(len(x), min(SAMPLE, len(x)), replace=False))
+    exact = nearest_both(x, rows, labels, k, queries=x[sample], query_rows=rows[sample], query_labels=labels[sample])
+    width = _Width(factory, index, search.ask)
+    while True:
+        recall = [_recall(found, true.rows) for found, true in zip(search.listed(sample), exact)]
+        if min(recall) >= TARGET or not (width.widen() or search.more()):
+            break
+    lists = Lists(len(x), k), Lists(len(x), k)
+    for start in range(0, len(x), BLOCK):
+        for each, found in zip(lists, search.listed(np.arange(start, min(start + BLOCK, len(x))))):
+            each.take(start, *found)
+    completed = _complete(lists[0], x, rows, None) + _complete(lists[1], x, rows, labels)
+    record = {"knn_index": factory, "recall": recall[0], "recall_other": recall[1], "sampled": len(sample)}
+    record |= {"search": {**width.record(), "candidates": search.ask}, "completed": completed, "seed": seed}
+    messages = [f"knn index {factory}: recall {min(recall):.3f} on {len(sample)} queries, {record['search']}"]
+    if min(recall) < TARGET:
+        messages.append(
+            f"that is less than {TARGET}: these descriptors have no cells that hold neighbours together. An index with "
+            "fewer, larger lists finds more; without --knn-index the lists are exact"
+        )
+    return lists[0].done(), lists[1].done(), record, messages
+
+
+class _Search:
+    """Candidates of an index for items of its own, with exact distances."""
+
+    def __init__(self, index: Any, x: np.ndarray, rows: np.ndarray, labels: np.ndarray, k: int, *, compressed: bool):
+        self.index, self.x, self.base, self.rows, self.labels, self.k = index, x, as_tensor(x), rows, labels, k
+        largest = int(np.unique(labels, return_counts=True)[1].max())
+        self.ask = min(len(x), k + SPARE + min(largest, MOST_OF_A_CLASS))
+        self._most = min(len(x), MOST_CANDIDATES * self.ask) if compressed else self.ask
+
+    def more(self) -> bool:
+        """Twice the candidates, of an index that knows distances only roughly; False where it has enough of them."""
+        if 2 * self.ask > self._most:
+            return False
+        self.ask *= 2
+        return True
+
+    def listed(self, items: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+        """For items (B,): rows and distances (B, k + 1) of any label, and of other labels; -1 and NaN padded."""
+        place = self.index.search(self.x[items], self.ask)[1]
+        line, column = np.nonzero((place >= 0) & (place != items[:, None]))  # faiss says -1 where it found nothing
+        found = torch.from_numpy(place[line, column])
+        distance = np.full(place.shape, np.inf, np.float32)
+        distance[line, column] = listed_distances(self.base, torch.from_numpy(items[line]), self.base, found).numpy()
+        rows, keep = self.rows[place], min(self.k + 1, place.shape[1])
+        both = [sorted_lists(rows, distance, keep)]
+        distance[self.labels[place] == self.labels[items][:, None]] = np.inf
+        return [*both, sorted_lists(rows, distance, keep)]
+
+
+class _Width:
+    """How widely an index searches: nprobe of inverted lists, efSearch of a graph, or nothing to set."""
+
+    def __init__(self, factory: str, index: Any, ask: int):
+        faiss = load_faiss(factory)
+        self._inverted, inner = faiss.try_extract_index_ivf(index), faiss.downcast_index(index)
+        self._graph = getattr(inner, "hnsw", None) if self._inverted is None else None
+        if self._graph is not None:
+            self._graph.efSearch = max(self._graph.efSearch, ask)
+
+    def widen(self) -> bool:
+        """Twice as wide; False where that is not possible, or no longer faster than the exact search."""
+        if self._inverted is not None and 2 * self._inverted.nprobe <= max(2, self._inverted.nlist // MOST_PROBED):
+            self._inverted.nprobe *= 2
+            return True
+        if self._graph is not None and self._graph.efSearch < 1 << 12:
+            self._graph.efSearch *= 2
+            return True
+        return False
+
+    def record(self) -> dict[str, int]:
+        if self._inverted is not None:
+            return {"nprobe": int(self._inverted.nprobe)}
+        return {} if self._graph is None else {"efSearch": int(self._graph.efSearch)}
+
+
+def _recall(found: tuple[np.ndarray, np.ndarray], true: np.ndarray) -> float:
+    """Share of the exact lists' rows (B, k) that the found ones have."""
+    rows = found[0][:, : true.shape[1]]
+    hits = sum(((line[:, None] == own) & (line[:, None] >= 0)).any(1).sum() for line, own in zip(true, rows))
+    return float(hits / max(1, (true >= 0).sum()))
+
+
+def _complete(lists: Lists, x: np.ndarray, rows: np.ndarray, labels: np.ndarray | None) -> int:
+    """Search exactly for the lists that are short; returns their number."""
+    short = np.flatnonzero(lists.rows[:, lists.k - 1] < 0)
+    if len(short):
+        own = None if labels is None else labels[short]
+        exact = nearest(x, rows, lists.k, queries=x[short], query_rows=rows[short], labels=labels, query_labels=own)
+        lists.rows[short, : lists.k], lists.distance[short, : lists.k] = exact.rows, exact.distance
+        lists.rows[short, lists.k], lists.distance[short, lists.k] = -1, np.nan
+    return len(short)
