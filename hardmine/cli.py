@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json as jsonlib
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from hardmine.errors import HardmineError, InputError
+from hardmine.printing import bar, plain, print_json, show, table
 
 if TYPE_CHECKING:
     from hardmine.train.networks import Network
@@ -34,7 +32,12 @@ WeightsOption = Annotated[Path | None, typer.Option(help="Weights for --network:
 
 @app.command()
 def ingest(
-    kind: Annotated[str, typer.Argument(help="phototour, photos, sequences, stereo: the layout of SRC.")],
+    kind: Annotated[
+        str,
+        typer.Argument(
+            help="The layout of SRC; docs/datasets.md lists them, e.g. phototour, photos, folder, table."
+        ),
+    ],
     src: Annotated[Path, typer.Argument(help="Folder of the raw dataset.")],
     store: Annotated[Path, typer.Argument(help="Patch store to write.")],
     set_: Set = None,
@@ -75,7 +78,7 @@ def ingest(
             "--shards and --picture"
         )
     common: dict[str, Any] = {"options": _settings(set_), "on_bad": on_bad, "workers": workers, "scheduler": scheduler}
-    with _bar("items") as progress:
+    with bar("items") as progress:
         if append:
             report = add(kind, src, store, **common, progress=progress)
         else:
@@ -92,7 +95,7 @@ def ingest(
                 pictures=_settings(picture, "--picture"),
                 progress=progress,
             )
-    _show(report.json(), json, f"patch store {store}")
+    show(report.json(), json, f"patch store {store}")
 
 
 @app.command()
@@ -104,9 +107,9 @@ def copy(
     """Copy a store, and read every checksum of the copy again. A killed copy goes on where it was."""
     from hardmine.store.remote import copy_store
 
-    with _bar("bytes") as progress:
+    with bar("bytes") as progress:
         report = copy_store(src, dst, progress=progress)
-    _show(report.json(), json, f"copy of {src} at {dst}")
+    show(report.json(), json, f"copy of {src} at {dst}")
 
 
 @app.command()
@@ -118,9 +121,9 @@ def verify(
     """Re-read every checksum of a patch store, and decode every item."""
     from hardmine.store.patches import PatchStore
 
-    with _bar("items") as progress:
+    with bar("items") as progress:
         problems = PatchStore.open(store).verify(workers=workers, progress=progress)
-    _show({"store": str(store), "problems": problems}, json, f"{store}: {len(problems)} problems")
+    show({"store": str(store), "problems": problems}, json, f"{store}: {len(problems)} problems")
     if problems:
         raise typer.Exit(1)
 
@@ -152,7 +155,7 @@ def mine(
     from hardmine.store.patches import PatchStore
 
     loaded, _ = _network(checkpoint, network, weights, seed, set_)
-    with _bar("patches") as progress:
+    with bar("patches") as progress:
         mined = run(
             PatchStore.open(store),
             mining,
@@ -165,7 +168,7 @@ def mine(
             device=device,
             progress=progress,
         )
-    _show(mined.json(), json, f"mining store {mining}")
+    show(mined.json(), json, f"mining store {mining}")
 
 
 @app.command()
@@ -184,9 +187,9 @@ def train(
 
     loaded = load_recipe(recipe, set_ or ())
     folder = run or Path("runs") / f"{Path(recipe).stem}-{loaded.digest()[:8]}"
-    with _bar("steps") as progress:
+    with bar("steps") as progress:
         result = run_training(loaded, folder, score, must_resume=resume, device=device, progress=progress)
-    _show({"run": str(result.path), "trained_steps": result.trained, **result.result}, json, f"run {folder}")
+    show({"run": str(result.path), "trained_steps": result.trained, **result.result}, json, f"run {folder}")
 
 
 @app.command()
@@ -219,7 +222,7 @@ def evaluate(
         mining = (
             checkpoint / "mining" if checkpoint and checkpoint.is_dir() else Path(f"{str(store).rstrip('/')}.mining")
         )
-    with _bar("patches") as progress:
+    with bar("patches") as progress:
         report = run(
             protocol,
             store,
@@ -235,10 +238,10 @@ def evaluate(
             progress=progress,
         )
     if json:
-        _print_json(report.json())
+        print_json(report.json())
         return
     rows = [[name, *(f"{100 * v:.2f} %" for v in r.metrics.values())] for name, r in report.results.items()]
-    _table(f"{protocol} on {store}", ["descriptor", *next(iter(report.results.values())).metrics], rows)
+    table(f"{protocol} on {store}", ["descriptor", *next(iter(report.results.values())).metrics], rows)
     facts = next(iter(report.results.values())).facts
     typer.echo("  ".join(f"{key}: {value}" for key, value in facts.items()))
     typer.echo(f"rows embedded: {report.embedded} (round {report.round} of {mining})")
@@ -258,7 +261,7 @@ def describe(
     """Describe a photograph (keypoints and descriptors) or a patch store (rows and descriptors) with a trained run."""
     from hardmine.protocols.describe import describe as write
 
-    _show(write(run, source, out, points=points, device=device), json, f"descriptors of {source}")
+    show(write(run, source, out, points=points, device=device), json, f"descriptors of {source}")
 
 
 @app.command()
@@ -270,15 +273,15 @@ def inspect(
 
     found = look(path)
     if json:
-        _print_json(found)
+        print_json(found)
         return
     for title, value in found.items():
         if isinstance(value, list) and value and isinstance(value[0], dict):
-            _table(title, list(value[0]), [[_text(v) for v in row.values()] for row in value])
+            table(title, list(value[0]), [[plain(v) for v in row.values()] for row in value])
         elif isinstance(value, dict):
-            _table(title, ["", ""], [[k, _text(v)] for k, v in value.items()])
+            table(title, ["", ""], [[k, plain(v)] for k, v in value.items()])
         else:
-            typer.echo(f"{title}: {_text(value)}")
+            typer.echo(f"{title}: {plain(value)}")
 
 
 @app.command()
@@ -288,10 +291,10 @@ def demo(out: Annotated[Path, typer.Argument(help="Folder to work in.")] = Path(
 
     found = run(out, say=lambda text: typer.echo(text, err=True))
     if json:
-        _print_json(found)
+        print_json(found)
         return
-    for table in found["tables"]:
-        _table(table["title"], table["columns"], table["rows"])
+    for each in found["tables"]:
+        table(each["title"], each["columns"], each["rows"])
     for note in found["notes"]:
         typer.echo(note)
     typer.echo(f"picture: {found['picture']}")
@@ -333,61 +336,3 @@ def _settings(pairs: list[str] | None, option: str = "--set") -> dict[str, Any]:
     for pair in pairs or ():
         apply_override(tree, pair, option)
     return tree
-
-
-@contextmanager
-def _bar(unit: str) -> Iterator[Any]:
-    """A progress bar on stderr, with rate and time left; gives the function to call with (done, total[, figures])."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]}"),
-        TimeRemainingColumn(compact=True, elapsed_when_finished=True),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
-        task = shown.add_task(unit, total=None, rate="")
-
-        def progress(done: int, total: int, figures: dict[str, float] | None = None) -> None:
-            text = unit + "".join(f"  {k} {v:.4g}" for k, v in (figures or {}).items())
-            speed = shown.tasks[0].speed
-            rate = f"{speed:,.{0 if speed >= 10 else 2}f} {unit}/s" if speed else ""
-            shown.update(task, completed=done, total=total, description=text, rate=rate)
-
-        yield progress
-
-
-def _show(facts: dict[str, Any], json: bool, title: str) -> None:
-    if json:
-        _print_json(facts)
-    else:
-        _table(title, ["", ""], [[key.replace("_", " "), _text(value)] for key, value in facts.items()])
-
-
-def _table(title: str, columns: list[str], rows: list[list[str]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=title, title_justify="left", show_header=any(columns))
-    for name in columns:
-        table.add_column(name)
-    for row in rows:
-        table.add_row(*row)
-    Console().print(table)
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    if isinstance(value, dict):
-        return "\n".join(f"{k}: {_text(v)}" for k, v in value.items()) or "none"
-    if isinstance(value, list):
-        return "\n".join(_text(v) for v in value) or "none"
-    return "none" if value is None else str(value)
-
-
-def _print_json(value: Any) -> None:
-    typer.echo(jsonlib.dumps(value, sort_keys=False))
