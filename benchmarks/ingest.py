@@ -34,8 +34,8 @@ def ingest_phototour(work: Path) -> list[Row]:
     from hardmine.pipeline.readers.phototour import PhotoTour
 
     source = work / "ingest.raw"
-    phototour_folder(source, 40)
-    count = 40 * 256
+    phototour_folder(source, 400)
+    count = 400 * 256
 
     def read() -> None:
         reader = PhotoTour(source, PhotoTour.Options())
