@@ -34,9 +34,7 @@ WeightsOption = Annotated[Path | None, typer.Option(help="Weights for --network:
 def ingest(
     kind: Annotated[
         str,
-        typer.Argument(
-            help="The layout of SRC; docs/datasets.md lists them, e.g. phototour, photos, folder, table."
-        ),
+        typer.Argument(help="The layout of SRC; docs/datasets.md lists them, e.g. phototour, photos, folder, table."),
     ],
     src: Annotated[Path, typer.Argument(help="Folder of the raw dataset.")],
     store: Annotated[Path, typer.Argument(help="Patch store to write.")],
