@@ -6,70 +6,17 @@ alike. A ratio above the budget is good; the budget is the least we accept. Data
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
-import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import torch
+from gather import gather, stream
+from ingest import ingest_phototour
+from measure import Row, fastest, phototour_folder, show
 
 ROOT = Path(__file__).parents[1]
-Row = tuple[str, str, float, float]  # what, how it was measured, ratio, budget
-
-
-def fastest(*sides: Callable[[], object], runs: int = 7) -> list[float]:
-    """Seconds of the fastest run of each side, the sides taking turns, after one warm-up each."""
-    for side in sides:
-        side()
-    best = [float("inf")] * len(sides)
-    for _ in range(runs):
-        for i, side in enumerate(sides):
-            began = time.perf_counter()
-            side()
-            best[i] = min(best[i], time.perf_counter() - began)
-    return best
-
-
-def phototour_folder(folder: Path, mosaics: int) -> None:
-    """Mosaics of random patches, three to a point, with info.txt."""
-    import cv2
-
-    folder.mkdir(parents=True)
-    rng = np.random.default_rng(0)
-    for m in range(mosaics):
-        cv2.imwrite(str(folder / f"patches{m:04d}.bmp"), rng.integers(0, 256, (1024, 1024), np.uint8))
-    (folder / "info.txt").write_text("".join(f"{i // 3} 0\n" for i in range(256 * mosaics)))
-
-
-def gather(work: Path) -> list[Row]:
-    import h5py
-
-    from hardmine.pipeline.ingest import ingest
-    from hardmine.store.patches import PatchStore
-
-    phototour_folder(work / "gather.raw", 1563)
-    ingest("phototour", work / "gather.raw", work / "gather", shard_rows=65536)
-    store = PatchStore.open(work / "gather")
-    memory = torch.from_numpy(store.gather(np.arange(len(store))))
-    rows = np.random.default_rng(1).integers(0, len(store), 2048)
-    index, ordered = torch.from_numpy(rows), np.unique(rows)
-    files = [h5py.File(p)["patches"] for p in sorted((work / "gather" / "shards").glob("*.h5"))]
-    offsets = np.cumsum([0, *(len(f) for f in files)])
-
-    def by_h5py() -> None:
-        for file, low, high in zip(files, offsets, offsets[1:], strict=False):
-            file[ordered[(ordered >= low) & (ordered < high)] - low]
-
-    ours, select, plain = fastest(lambda: store.gather(rows), lambda: torch.index_select(memory, 0, index), by_h5py)
-    what = f"gather 2048 of {len(store):,} patches, {len(files)} shards"
-    return [
-        (what, f"{1e3 * ours:.2f} ms; torch index_select in memory {1e3 * select:.2f} ms", select / ours, 0.4),
-        (what, f"h5py fancy indexing {1e3 * plain:.1f} ms", plain / ours, 10),
-    ]
 
 
 def plan(work: Path) -> list[Row]:
@@ -112,47 +59,6 @@ def loss(work: Path) -> list[Row]:
     a, b = fastest(step, their_step, runs=15)
     how = f"{1e3 * a:.1f} ms; pytorch-metric-learning's BatchHardMiner + TripletMarginLoss {1e3 * b:.1f} ms"
     return [("hardest-in-batch loss, forward and backward, 1024 x 128", how, b / a, 5)]
-
-
-def ingest_phototour(work: Path) -> list[Row]:
-    from PIL import Image
-
-    from hardmine.pipeline.ingest import ingest
-    from hardmine.pipeline.readers.phototour import PhotoTour
-
-    source = work / "ingest.raw"
-    phototour_folder(source, 40)
-    count = 40 * 256
-
-    def read() -> None:
-        reader = PhotoTour(source, PhotoTour.Options())
-        reader.candidates()
-        for _ in reader.read(np.arange(count)):
-            pass
-
-    def torchvision_crops() -> None:
-        patches = []
-        for file in sorted(source.glob("*.bmp")):
-            image = Image.open(file)
-            for y in range(0, 1024, 64):
-                for x in range(0, 1024, 64):
-                    patches.append(np.asarray(image.crop((x, y, x + 64, y + 64)), np.uint8))
-        torch.from_numpy(np.array(patches))
-
-    def whole() -> None:
-        shutil.rmtree(work / "ingested", ignore_errors=True)
-        ingest("phototour", source, work / "ingested")
-
-    def copy() -> None:
-        shutil.rmtree(work / "copied", ignore_errors=True)
-        shutil.copytree(source, work / "copied")
-        subprocess.run(["sync", "-f", str(work / "copied")], check=True)
-
-    a, b, c, d = fastest(read, torchvision_crops, whole, copy, runs=5)
-    return [
-        (f"bmp to {count:,} patches", f"{a:.3f} s; torchvision's crop loop {b:.3f} s", b / a, 4),
-        ("ingest with checksums", f"{c:.3f} s; a copy of the same bytes, flushed {d:.3f} s", d / c, 0.7),
-    ]
 
 
 def network_passes(work: Path) -> list[Row]:
@@ -208,6 +114,7 @@ def command_line(work: Path) -> list[Row]:
 
 BENCHMARKS = {
     "gather": gather,
+    "stream": stream,
     "plan": plan,
     "loss": loss,
     "ingest": ingest_phototour,
@@ -218,12 +125,7 @@ BENCHMARKS = {
 
 def main(names: list[str]) -> None:
     """Run the named benchmarks, or all, and print a line per row."""
-    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {torch.get_default_device()}")
-    for name in names or list(BENCHMARKS):
-        with tempfile.TemporaryDirectory() as folder:
-            for what, how, ratio, budget in BENCHMARKS[name](Path(folder)):
-                verdict = "ok" if ratio >= budget else "BELOW"
-                print(f"{verdict:5}  {ratio:7.2f} x (budget {budget:.2f} x)  {what}: {how}", flush=True)
+    show(BENCHMARKS[name] for name in names or BENCHMARKS)
 
 
 if __name__ == "__main__":

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json as jsonlib
 import sys
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from hardmine.errors import HardmineError, InputError
+from hardmine.printing import bar, plain, print_json, show, table
 
 if TYPE_CHECKING:
     from hardmine.train.networks import Network
@@ -35,7 +34,10 @@ WeightsOption = Annotated[Path | None, typer.Option(help="Weights for --network:
 
 @app.command()
 def ingest(
-    kind: Annotated[str, typer.Argument(help="phototour, photos, sequences, stereo: the layout of SRC.")],
+    kind: Annotated[
+        str,
+        typer.Argument(help="The layout of SRC; docs/datasets.md lists them, e.g. phototour, photos, folder, table."),
+    ],
     src: Annotated[Path, typer.Argument(help="Folder of the raw dataset.")],
     store: Annotated[Path, typer.Argument(help="Patch store to write.")],
     set_: Set = None,
@@ -76,7 +78,7 @@ def ingest(
             "--shards and --picture"
         )
     common: dict[str, Any] = {"options": _settings(set_), "on_bad": on_bad, "workers": workers, "scheduler": scheduler}
-    with _bar("items") as progress:
+    with bar("items") as progress:
         if append:
             report = add(kind, src, store, **common, progress=progress)
         else:
@@ -93,7 +95,7 @@ def ingest(
                 pictures=_settings(picture, "--picture"),
                 progress=progress,
             )
-    _show(report.json(), json, f"patch store {store}")
+    show(report.json(), json, f"patch store {store}")
 
 
 @app.command()
@@ -105,9 +107,9 @@ def copy(
     """Copy a store, and read every checksum of the copy again. A killed copy goes on where it was."""
     from hardmine.store.remote import copy_store
 
-    with _bar("bytes") as progress:
+    with bar("bytes") as progress:
         report = copy_store(src, dst, progress=progress)
-    _show(report.json(), json, f"copy of {src} at {dst}")
+    show(report.json(), json, f"copy of {src} at {dst}")
 
 
 @app.command()
@@ -119,9 +121,9 @@ def verify(
     """Re-read every checksum of a patch store, and decode every item."""
     from hardmine.store.patches import PatchStore
 
-    with _bar("items") as progress:
+    with bar("items") as progress:
         problems = PatchStore.open(store).verify(workers=workers, progress=progress)
-    _show({"store": str(store), "problems": problems}, json, f"{store}: {len(problems)} problems")
+    show({"store": str(store), "problems": problems}, json, f"{store}: {len(problems)} problems")
     if problems:
         raise typer.Exit(1)
 
@@ -163,9 +165,9 @@ def mine(
     loaded = _network(checkpoint, network, weights, seed, set_)[0] if given or not (round or repair) else None
     what = tuple(name for name in derive.split(",") if name)
     asked = Asked(split, what, neighbours, index, knn_index, views, autocast, compile, round, replace, repair, prune)
-    with _bar("patches") as progress:
+    with bar("patches") as progress:
         found = run_mine(store, mining, loaded, asked, device, workers, scheduler, progress)
-    _show(found, json, f"mining store {mining}")
+    show(found, json, f"mining store {mining}")
 
 
 @app.command()
@@ -184,9 +186,9 @@ def train(
 
     loaded = load_recipe(recipe, set_ or ())
     folder = run or Path("runs") / f"{Path(recipe).stem}-{loaded.digest()[:8]}"
-    with _bar("steps") as progress:
+    with bar("steps") as progress:
         result = run_training(loaded, folder, score, must_resume=resume, device=device, progress=progress)
-    _show({"run": str(result.path), "trained_steps": result.trained, **result.result}, json, f"run {folder}")
+    show({"run": str(result.path), "trained_steps": result.trained, **result.result}, json, f"run {folder}")
 
 
 @app.command()
@@ -219,7 +221,7 @@ def evaluate(
         mining = (
             checkpoint / "mining" if checkpoint and checkpoint.is_dir() else Path(f"{str(store).rstrip('/')}.mining")
         )
-    with _bar("patches") as progress:
+    with bar("patches") as progress:
         report = run(
             protocol,
             store,
@@ -235,10 +237,10 @@ def evaluate(
             progress=progress,
         )
     if json:
-        _print_json(report.json())
+        print_json(report.json())
         return
     rows = [[name, *(f"{100 * v:.2f} %" for v in r.metrics.values())] for name, r in report.results.items()]
-    _table(f"{protocol} on {store}", ["descriptor", *next(iter(report.results.values())).metrics], rows)
+    table(f"{protocol} on {store}", ["descriptor", *next(iter(report.results.values())).metrics], rows)
     facts = next(iter(report.results.values())).facts
     typer.echo("  ".join(f"{key}: {value}" for key, value in facts.items()))
     typer.echo(f"rows embedded: {report.embedded} (round {report.round} of {mining})")
@@ -260,9 +262,9 @@ def audit(
     --set gives its options, e.g. --set near=0.02 --set suspects=100."""
     from hardmine.protocols.audit import audit_store as run
 
-    with _bar("items") as progress:
+    with bar("items") as progress:
         facts = run(store, mining, round, out, _settings(set_), progress)
-    _show(facts, json, f"audit of {store}")
+    show(facts, json, f"audit of {store}")
 
 
 @app.command()
@@ -277,7 +279,7 @@ def describe(
     """Describe a photograph (keypoints and descriptors) or a patch store (rows and descriptors) with a trained run."""
     from hardmine.protocols.describe import describe as write
 
-    _show(write(run, source, out, points=points, device=device), json, f"descriptors of {source}")
+    show(write(run, source, out, points=points, device=device), json, f"descriptors of {source}")
 
 
 @app.command()
@@ -289,15 +291,15 @@ def inspect(
 
     found = look(path)
     if json:
-        _print_json(found)
+        print_json(found)
         return
     for title, value in found.items():
         if isinstance(value, list) and value and isinstance(value[0], dict):
-            _table(title, list(value[0]), [[_text(v) for v in row.values()] for row in value])
+            table(title, list(value[0]), [[plain(v) for v in row.values()] for row in value])
         elif isinstance(value, dict):
-            _table(title, ["", ""], [[k, _text(v)] for k, v in value.items()])
+            table(title, ["", ""], [[k, plain(v)] for k, v in value.items()])
         else:
-            typer.echo(f"{title}: {_text(value)}")
+            typer.echo(f"{title}: {plain(value)}")
 
 
 @app.command()
@@ -307,10 +309,10 @@ def demo(out: Annotated[Path, typer.Argument(help="Folder to work in.")] = Path(
 
     found = run(out, say=lambda text: typer.echo(text, err=True))
     if json:
-        _print_json(found)
+        print_json(found)
         return
-    for table in found["tables"]:
-        _table(table["title"], table["columns"], table["rows"])
+    for each in found["tables"]:
+        table(each["title"], each["columns"], each["rows"])
     for note in found["notes"]:
         typer.echo(note)
     typer.echo(f"picture: {found['picture']}")
@@ -341,43 +343,3 @@ def _settings(pairs: list[str] | None, option: str = "--set") -> dict[str, Any]:
     for pair in pairs or ():
         apply_override(tree, pair, option)
     return tree
-
-
-def _bar(unit: str) -> AbstractContextManager[Any]:
-    """A progress bar on stderr; gives the function to call with (done, total[, figures])."""
-    from hardmine.protocols.progress import bar
-
-    return bar(unit)
-
-
-def _show(facts: dict[str, Any], json: bool, title: str) -> None:
-    if json:
-        _print_json(facts)
-    else:
-        _table(title, ["", ""], [[key.replace("_", " "), _text(value)] for key, value in facts.items()])
-
-
-def _table(title: str, columns: list[str], rows: list[list[str]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=title, title_justify="left", show_header=any(columns))
-    for name in columns:
-        table.add_column(name)
-    for row in rows:
-        table.add_row(*row)
-    Console().print(table)
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    if isinstance(value, dict):
-        return "\n".join(f"{k}: {_text(v)}" for k, v in value.items()) or "none"
-    if isinstance(value, list):
-        return "\n".join(_text(v) for v in value) or "none"
-    return "none" if value is None else str(value)
-
-
-def _print_json(value: Any) -> None:
-    typer.echo(jsonlib.dumps(value, sort_keys=False))

@@ -7,7 +7,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "hardmine"
 LAYERS = ["errors", "registry", "options", "metrics", "store", "pipeline", "mining", "train", "protocols", "demo"]
-LAYERS += ["cli", "__main__"]
+LAYERS += ["printing", "cli", "__main__"]
 FORBIDDEN = {("metrics", "store"), ("store", "metrics")}  # neighbours that stand side by side
 
 

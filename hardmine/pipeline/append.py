@@ -55,7 +55,7 @@ def append(
     raw labels), or where raw labels that are numbers do not mean the same classes; StoreError where an append of
     something else is unfinished; and what `ingest` raises.
     """
-    src, store = Path(src), Path(store)
+    src, store, where = Path(src), Path(store), Where(workers, scheduler, in_flight)
     if on_bad not in ("skip", "fail"):
         raise UnknownNameError("on_bad policy", on_bad, ["skip", "fail"])
     reader_class = readers.get(kind)
@@ -74,7 +74,6 @@ def append(
         plan = plan_append(kind, src, chosen.model_dump(mode="json"), base, candidates, known)
         _begin(base, plan)
         first = len(base.manifest.shards)
-        where = Where(workers, scheduler, in_flight)
         shard_rows = base.manifest.source["shard rows"]
         records, resumed = write_shards(reader, src, store, plan, shard_rows, on_bad, where, progress, first)
         numbers, rejects = outcome(plan, records)

@@ -60,11 +60,7 @@ def run_tasks(
     Raises InputError for arguments that contradict each other, WorkerError where no worker can be had or a task was
     lost with several workers, and whatever `function` raises.
     """
-    if workers < 0 or (in_flight is not None and in_flight < 1) or (workers and scheduler is not None):
-        raise InputError(
-            f"workers {workers}, scheduler {scheduler}, in_flight {in_flight}: give either workers (0 or more) or a "
-            "scheduler, and keep at least one task in flight"
-        )
+    check_workers(workers, scheduler, in_flight)
     if not tasks:
         return
     if not workers and scheduler is None:
@@ -73,6 +69,15 @@ def run_tasks(
         return
     with _client(min(workers, len(tasks)), scheduler) as client:
         yield from _run(client, function, tasks, in_flight, progress or _ignore)
+
+
+def check_workers(workers: int, scheduler: str | None, in_flight: int | None) -> None:
+    """Raises InputError for arguments of `run_tasks` that contradict each other."""
+    if workers < 0 or (in_flight is not None and in_flight < 1) or (workers and scheduler is not None):
+        raise InputError(
+            f"workers {workers}, scheduler {scheduler}, in_flight {in_flight}: give either workers (0 or more) or a "
+            "scheduler, and keep at least one task in flight"
+        )
 
 
 def _run(

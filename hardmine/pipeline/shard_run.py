@@ -11,7 +11,7 @@ import numpy as np
 
 from hardmine.errors import InputError, StoreError
 from hardmine.pipeline.ingest_plan import Plan
-from hardmine.pipeline.parallel import Advance, run_tasks
+from hardmine.pipeline.parallel import Advance, check_workers, run_tasks
 from hardmine.pipeline.readers.base import Reader
 from hardmine.pipeline.shards import OnBad, ShardRecord, ShardTask, finished_shard, write_shard
 from hardmine.store.files import remove_partials
@@ -20,11 +20,14 @@ from hardmine.store.manifest import SHARDS
 
 @dataclass(frozen=True)
 class Where:
-    """Where the work is done; see `run_tasks`."""
+    """Where the work is done; see `run_tasks`. Raises InputError for what contradicts itself."""
 
     workers: int = 0
     scheduler: str | None = None
     in_flight: int | None = None
+
+    def __post_init__(self) -> None:
+        check_workers(self.workers, self.scheduler, self.in_flight)
 
 
 @dataclass(frozen=True)

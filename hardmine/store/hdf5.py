@@ -6,6 +6,8 @@ from __future__ import annotations
 import hashlib
 import io
 import math
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import h5py
@@ -26,12 +28,19 @@ def write_patches(path: Path, pixels: np.ndarray) -> WrittenFile:
     operating system error (DiskError, nothing left behind), which the HDF5 library does not report as one."""
     pixels = np.ascontiguousarray(pixels, dtype=np.uint8)
     header, offset = _header(pixels.shape)
+    parts = (header.ljust(offset, b"\0"), pixels.reshape(-1).data)
+    with ThreadPoolExecutor(1) as pool:
+        digest = pool.submit(_sha256, parts)  # while they are written and flushed
+        with replacing(path) as temporary, open(temporary, "wb") as file:
+            file.writelines(parts)
+        return WrittenFile(bytes=offset + pixels.nbytes, sha256=digest.result())
+
+
+def _sha256(parts: Iterable[bytes | memoryview]) -> str:
     digest = hashlib.sha256()
-    with replacing(path) as temporary, open(temporary, "wb") as file:
-        for part in (header.ljust(offset, b"\0"), pixels.reshape(-1).data):
-            file.write(part)
-            digest.update(part)
-    return WrittenFile(bytes=offset + pixels.nbytes, sha256=digest.hexdigest())
+    for part in parts:
+        digest.update(part)
+    return digest.hexdigest()
 
 
 def map_patches(path: Path, shape: tuple[int, ...]) -> np.ndarray:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 
@@ -260,3 +261,29 @@ def content(store: Path) -> dict[str, bytes]:
 
 def interrupt(*_: object, **__: object) -> None:
     raise KeyboardInterrupt
+
+
+def test_image_files_join_in_tars_of_their_own(tmp_path: Path) -> None:
+    def add(*names: str) -> None:
+        for name in names:
+            path = tmp_path / "src" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            seed = sum(name.encode())
+            cv2.imwrite(str(path), np.random.default_rng(seed).integers(0, 256, (8 + seed % 5, 9, 3), np.uint8))
+
+    add("cat/b.png", "cat/d.png", "dog/a.png", "dog/c.png")
+    ingest("folder", tmp_path / "src", tmp_path / "s", shard_rows=3, split="by-item:0.5")
+    old = PatchStore.open(tmp_path / "s")
+    add("cat/a.png", "ape/a.png", "ape/b.png", "dog/b.png", "dog/d.png")
+    append("folder", tmp_path / "src", tmp_path / "s")
+    new = PatchStore.open(tmp_path / "s")
+    assert new.source[:4].tolist() == old.source.tolist()
+    assert new.source[4:].tolist() == [b"cat/a.png", b"dog/b.png", b"dog/d.png", b"ape/a.png", b"ape/b.png"]
+    for source, pixels in zip(new.source.tolist(), new.gather(np.arange(9))):
+        assert np.array_equal(pixels, cv2.imread(str(tmp_path / "src" / source.decode()))[:, :, ::-1])
+    streamed = dict(new.webdataset())
+    assert all(np.array_equal(streamed[row], pixels) for row, pixels in enumerate(new.gather(np.arange(9))))
+    assert {int(c): int((new.column("split")[new.label == c] == 0).sum()) for c in range(3)} == {0: 1, 1: 2, 2: 1}
+    assert new.manifest.counts["patches kept"] == 9
+    assert new.manifest.counts["bytes of image files"] > old.manifest.counts["bytes of image files"]
+    assert new.verify() == []

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -196,16 +198,17 @@ def test_other_files_and_wrong_folders(tmp_path: Path) -> None:
 
 
 @pytest.mark.shared
-def test_real_folder() -> None:
-    root = os.environ.get("HARDMINE_SHARED")
-    folders = [path.parents[1] for path in sorted(Path(root).rglob("t5.png"))] if root else []
-    if not folders:
-        pytest.skip("HARDMINE_SHARED names no folder in the HPatches layout")
-    listed = readers.get("hpatches")(folders[0], HPatchesOptions())
+@pytest.mark.skipif("HARDMINE_SHARED" not in os.environ, reason="HARDMINE_SHARED names no folder with real sequences")
+def test_real_strips(tmp_path: Path) -> None:
+    shared = Path(os.environ["HARDMINE_SHARED"])
+    sequences = [str(shared / "data" / "sequences" / name) for name in ("wall", "v_churchill")]
+    command = [sys.executable, "make_hpatches.py", str(tmp_path), *sequences, "--points", "40"]
+    subprocess.run(command, cwd=shared / "tools", check=True, capture_output=True)
+    listed = readers.get("hpatches")(tmp_path, HPatchesOptions())
     found = listed.candidates()
     assert found.rejects == []
-    last = len(found.source) - 1
-    ((_, pixels),) = listed.read([last])
-    name, _, index = found.source[last].decode().rpartition(":")
-    strip = np.asarray(Image.open(folders[0] / name).convert("L"))
-    np.testing.assert_array_equal(pixels, strip[65 * int(index) : 65 * int(index) + 65])
+    assert len(found.source) == 2 * 16 * 40
+    for number, pixels in listed.read([0, 777, len(found.source) - 1]):
+        name, _, index = found.source[number].decode().rpartition(":")
+        strip = np.asarray(Image.open(tmp_path / name).convert("L"))
+        np.testing.assert_array_equal(pixels, strip[65 * int(index) : 65 * int(index) + 65])

@@ -63,7 +63,7 @@ class PhotoTour:
         files = [info, *([interest] if interest else []), *pair_files, *map(self._mosaic_path, sorted(self._mosaics))]
         return Candidates(
             raw_label=label,
-            source=np.array([self._source(number) for number in range(count)]),
+            source=self._sources(count),
             pixel_shape=(SIDE, SIDE),
             columns=columns,
             pairs={path.stem: _pairs(path, label) for path in pair_files},
@@ -123,6 +123,12 @@ class PhotoTour:
 
     def _mosaic_path(self, mosaic: int) -> Path:
         return self.src / os.fsdecode(self._mosaic_name(mosaic))
+
+    def _sources(self, count: int) -> np.ndarray:
+        """`_source` of the first `count` patches."""
+        cells = [b":%d" % cell for cell in range(CELLS)]
+        names = [self._mosaic_name(mosaic) for mosaic in range(-(-count // CELLS))]
+        return np.array([name + cell for name in names for cell in cells][:count])
 
     def _source(self, number: int) -> bytes:
         return b"%s:%d" % (self._mosaic_name(number // CELLS), number % CELLS)

@@ -1,0 +1,77 @@
+"""What the command line prints: JSON for machines, tables and a progress bar for people."""
+
+from __future__ import annotations
+
+import json as jsonlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import typer
+
+
+@contextmanager
+def bar(unit: str) -> Iterator[Any]:
+    """A progress bar on stderr, with rate and time left; gives the function to call with (done, total[, figures])."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(compact=True, elapsed_when_finished=True),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
+        task = shown.add_task(unit, total=None, rate="")
+
+        def progress(done: int, total: int, figures: dict[str, float] | None = None) -> None:
+            text = unit + "".join(f"  {k} {v:.4g}" for k, v in (figures or {}).items())
+            speed = shown.tasks[0].speed
+            rate = f"{speed:,.{0 if speed >= 10 else 2}f} {unit}/s" if speed else ""
+            shown.update(task, completed=done, total=total, description=text, rate=rate)
+
+        yield progress
+
+
+def show(facts: dict[str, Any], json: bool, title: str) -> None:
+    """Facts as one JSON object, or as a table of two columns."""
+    if json:
+        print_json(facts)
+    else:
+        table(title, ["", ""], [[_words(key), plain(value)] for key, value in facts.items()])
+
+
+def table(title: str, columns: list[str], rows: list[list[str]]) -> None:
+    """A table on stdout; without a header where all columns are nameless."""
+    from rich.console import Console
+    from rich.table import Table
+
+    shown = Table(title=title, title_justify="left", show_header=any(columns))
+    for name in columns:
+        shown.add_column(name)
+    for row in rows:
+        shown.add_row(*row)
+    Console().print(shown)
+
+
+def plain(value: Any) -> str:
+    """A value as the cell of a table."""
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, dict):
+        return "\n".join(f"{k}: {plain(v)}" for k, v in value.items()) or "none"
+    if isinstance(value, list):
+        return "\n".join(plain(v) for v in value) or "none"
+    return "none" if value is None else str(value)
+
+
+def print_json(value: Any) -> None:
+    """One JSON object on stdout."""
+    typer.echo(jsonlib.dumps(value, sort_keys=False))
+
+
+def _words(key: str) -> str:
+    """A key as words; one that holds spaces is worded already, and may quote names with underscores."""
+    return key if " " in key else key.replace("_", " ")
