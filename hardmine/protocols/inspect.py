@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from hardmine.errors import MissingError
+from hardmine.store.fingerprint import flat
 from hardmine.store.patches import PatchStore
 from hardmine.store.rounds import DERIVED, LOG, MiningStore, Round
 from hardmine.train import checkpoint
@@ -100,7 +101,7 @@ def mining_store(store: MiningStore) -> dict[str, Any]:
                 "round": r.number,
                 "derived": what,
                 "bytes": _bytes(r, what),
-                "record": _flat(r.attrs["derived"][what]),
+                "record": flat(r.attrs["derived"][what]),
             }
             for r in rounds
             for what in r.derived
@@ -138,25 +139,15 @@ def run(opened: Run) -> dict[str, Any]:
             "state": "finished" if opened.result else "unfinished",
             "steps": f"{newest.step if newest else 0} of {opened.recipe.train.total_steps}",
         },
-        "recipe": _flat(opened.recipe.model_dump(mode="json", exclude_none=True)),
+        "recipe": flat(opened.recipe.model_dump(mode="json", exclude_none=True)),
         "last figures": last,
         "seconds": seconds,
     }
     if opened.result:
-        facts["result"] = _flat(opened.result)
+        facts["result"] = flat(opened.result)
     return facts
 
 
 def _log(file: Path) -> list[dict[str, Any]]:
     text = file.read_text(encoding="utf-8") if file.is_file() else ""
     return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
-
-
-def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in tree.items():
-        if isinstance(value, dict):
-            flat |= _flat(value, f"{prefix}{name}.")
-        else:
-            flat[prefix + name] = value
-    return flat

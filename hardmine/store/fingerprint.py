@@ -71,7 +71,7 @@ def shards_digest(fingerprints: Sequence[str]) -> dict[str, Any]:
 
 def differences(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> list[str]:
     """The parts in which two keys differ, one line each: 'network.weights: 3f2a... there, 91bc... here'."""
-    first, second = _flat(theirs), _flat(ours)
+    first, second = flat(theirs), flat(ours)
     return [
         f"{name}: {_short(first.get(name))} there, {_short(second.get(name))} here"
         for name in sorted(first.keys() | second.keys())
@@ -79,14 +79,15 @@ def differences(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> list[str]
     ]
 
 
-def _flat(parts: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
+def flat(parts: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """A tree of mappings as one: 'network.weights' for what lies in 'network' under 'weights'."""
+    found: dict[str, Any] = {}
     for name, value in parts.items():
         if isinstance(value, Mapping):
-            flat |= _flat(value, f"{prefix}{name}.")
+            found |= flat(value, f"{prefix}{name}.")
         else:
-            flat[prefix + name] = value
-    return flat
+            found[prefix + name] = value
+    return found
 
 
 def _short(value: Any) -> str:
