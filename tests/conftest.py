@@ -85,3 +85,17 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> Callable[..., type[MadeUp]]:
         return reader
 
     return make
+
+
+@pytest.fixture
+def locked(monkeypatch: pytest.MonkeyPatch) -> str:
+    """Name of a file that may not be read, wherever it lies: chmod 000 does not stop root, who may run the tests."""
+    name, read_bytes = "locked.png", Path.read_bytes
+
+    def guarded(path: Path) -> bytes:
+        if path.name == name:
+            raise PermissionError(13, "Permission denied", str(path))
+        return read_bytes(path)
+
+    monkeypatch.setattr(Path, "read_bytes", guarded)
+    return name

@@ -16,16 +16,15 @@ from typing import Any
 
 import numpy as np
 
-from hardmine.errors import InputError, StoreError, UnknownNameError
-from hardmine.options import check
+from hardmine.errors import InputError, StoreError
 from hardmine.pipeline.append_commit import Known, commit_append, stored
 from hardmine.pipeline.commit import discard_leftovers, outcome
 from hardmine.pipeline.formats import choose_format
-from hardmine.pipeline.ingest import IngestReport
+from hardmine.pipeline.ingest import IngestReport, list_items, open_reader
 from hardmine.pipeline.ingest_plan import Plan, check_candidates, differing_parts, listing_digests, source_key
-from hardmine.pipeline.readers.base import Candidates, readers
+from hardmine.pipeline.readers.base import Candidates
 from hardmine.pipeline.shard_run import Where, write_shards
-from hardmine.pipeline.shards import OnBad, bad_item
+from hardmine.pipeline.shards import OnBad
 from hardmine.pipeline.splits import NONE, Items, Splits, assign, recorded_split
 from hardmine.store.files import remove_partials, write_atomic, write_lock
 from hardmine.store.manifest import APPENDING, COLUMNS, FORMAT, PAIRS, SHARDS, UNFINISHED, Manifest
@@ -56,22 +55,16 @@ def append(
     something else is unfinished; and what `ingest` raises.
     """
     src, store, where = Path(src), Path(store), Where(workers, scheduler, in_flight)
-    if on_bad not in ("skip", "fail"):
-        raise UnknownNameError("on_bad policy", on_bad, ["skip", "fail"])
-    reader_class = readers.get(kind)
-    chosen = check(reader_class.Options, options or {}, f"options of {kind}")
+    reader, chosen = open_reader(kind, src, options, on_bad, scheduler)
     PatchStore.open(store)  # before a lock file is left in a folder that is none
-    reader = reader_class(src if scheduler is None else src.absolute(), chosen)
-    candidates = reader.candidates()
-    if on_bad == "fail" and candidates.rejects:
-        raise bad_item(candidates.rejects[0])
+    candidates = list_items(reader, on_bad)
     check_candidates(kind, candidates)
     with write_lock(store, "the patch store"):
         base = PatchStore.open(store)
         if (store / UNFINISHED).exists():
             discard_leftovers(store)
         known = find_known(base, candidates)
-        plan = plan_append(kind, src, chosen.model_dump(mode="json"), base, candidates, known)
+        plan = plan_append(kind, src, chosen, base, candidates, known)
         _begin(base, plan)
         first = len(base.manifest.shards)
         shard_rows = base.manifest.source["shard rows"]

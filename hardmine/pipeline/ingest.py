@@ -14,7 +14,7 @@ from hardmine.options import check
 from hardmine.pipeline.commit import commit, discard_leftovers, discard_unfinished
 from hardmine.pipeline.formats import choose_format
 from hardmine.pipeline.ingest_plan import Plan, differing_parts, make_plan
-from hardmine.pipeline.readers.base import readers
+from hardmine.pipeline.readers.base import Candidates, Reader, readers
 from hardmine.pipeline.shard_run import Where, write_shards
 from hardmine.pipeline.shards import OnBad, ShardRecord, ShardTask, bad_item, write_shard
 from hardmine.pipeline.splits import parse_split
@@ -82,23 +82,15 @@ def ingest(
     LockedError, DiskError, WorkerError.
     """
     src, store, where = Path(src), Path(store), Where(workers, scheduler, in_flight)
-    if on_bad not in ("skip", "fail"):
-        raise UnknownNameError("on_bad policy", on_bad, ["skip", "fail"])
-    reader_class = readers.get(kind)
-    chosen = check(reader_class.Options, options or {}, f"options of {kind}")
+    reader, chosen = open_reader(kind, src, options, on_bad, scheduler)
     rule = parse_split(split, seed)
     _refuse_foreign(store)
-    reader = reader_class(src if scheduler is None else src.absolute(), chosen)
-    candidates = reader.candidates()
-    if on_bad == "fail" and candidates.rejects:
-        raise bad_item(candidates.rejects[0])
+    candidates = list_items(reader, on_bad)
     form = choose_format(candidates, shards, pictures)
     if not len(candidates.source):
         raise _nothing_left(0, [reject.reason for reject in candidates.rejects], src)
     shard_rows = form.shard_rows if shard_rows is None else shard_rows
-    plan = make_plan(
-        kind, src, chosen.model_dump(mode="json"), candidates, form, rule, min_per_class, max_per_class, shard_rows
-    )
+    plan = make_plan(kind, src, chosen, candidates, form, rule, min_per_class, max_per_class, shard_rows)
     with write_lock(store, "the patch store"):
         if (store / MANIFEST).exists():
             return _already_there(store, plan, on_bad)
@@ -112,6 +104,26 @@ def ingest(
         manifest = commit(store, plan, records)
         discard_leftovers(store)
     return _report(store, manifest, written=True, resumed=resumed)
+
+
+def open_reader(
+    kind: str, src: Path, options: dict[str, Any] | None, on_bad: OnBad, scheduler: str | None
+) -> tuple[Reader, dict[str, Any]]:
+    """The reader of `kind` over `src`, and its options, defaults included, as JSON. Raises UnknownNameError (kind,
+    option, policy), InputError (the value of an option)."""
+    if on_bad not in ("skip", "fail"):
+        raise UnknownNameError("on_bad policy", on_bad, ["skip", "fail"])
+    reader_class = readers.get(kind)
+    chosen = check(reader_class.Options, options or {}, f"options of {kind}")
+    return reader_class(src if scheduler is None else src.absolute(), chosen), chosen.model_dump(mode="json")
+
+
+def list_items(reader: Reader, on_bad: OnBad) -> Candidates:
+    """What the reader lists. Raises what it raises, and InputError for the first reject under on_bad "fail"."""
+    candidates = reader.candidates()
+    if on_bad == "fail" and candidates.rejects:
+        raise bad_item(candidates.rejects[0])
+    return candidates
 
 
 def _refuse_foreign(store: Path) -> None:

@@ -43,8 +43,7 @@ def describe(
     if source.is_dir():
         store = PatchStore.open(source)
         rows = np.flatnonzero(store.used)
-        views = np.zeros(len(rows), np.int16)
-        arrays = {"rows": rows, "descriptors": embed_entries(store, rows, views, network, device=device)}
+        arrays = {"rows": rows, "descriptors": embed_entries(store, rows, None, network, device=device)}
     else:
         keypoints, descriptors = describe_image(network, read_grey(source), points, device)
         arrays = {"keypoints": keypoints, "descriptors": descriptors}

@@ -92,9 +92,8 @@ def evaluate(
 
 
 def from_round(used: Round) -> Describe:
-    """Descriptors of rows, read from a committed round's view-0 entries."""
-    plain = np.flatnonzero(used.entry_view == 0)
-    order = plain[np.argsort(used.entry_row[plain], kind="stable")]
+    """Descriptors of rows, read from a committed round's items."""
+    order = used.items[np.argsort(used.entry_row[used.items], kind="stable")]
     rows, descriptors = used.entry_row[order], used.descriptors()
 
     def describe(wanted: np.ndarray) -> np.ndarray:
@@ -112,6 +111,6 @@ def score(network: Network, evaluation: Evaluation, device: torch.device) -> dic
     store = PatchStore.open(evaluation.store)
 
     def describe(rows: np.ndarray) -> np.ndarray:
-        return embed_entries(store, rows, np.zeros(len(rows), np.int16), network, device=device)
+        return embed_entries(store, rows, None, network, device=device)
 
     return protocols.get(evaluation.protocol)().evaluate(store, describe, evaluation.split, None).metrics

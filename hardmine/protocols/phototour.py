@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -54,24 +55,18 @@ class PhotoTour(Protocol):
         return Evaluated(metrics, facts, (false_positive, true_positive))
 
     def plot(self, results: dict[str, Evaluated], file: Path) -> None:
-        """ROC curves, false positive rate on a logarithmic axis."""
+        """ROC curves, false positive rate on a logarithmic axis, each one's FPR95 in the legend."""
         from matplotlib.figure import Figure
 
         figure = Figure(figsize=(6, 5), layout="constrained")
-        axes = figure.add_subplot()
-        draw_roc(axes, results)
+        axes: Any = figure.add_subplot()
+        for name, result in results.items():
+            if result.curve is not None:
+                false_positive, true_positive = result.curve
+                label = f"{name}: {100 * result.metrics['fpr95']:.2f} %"
+                axes.plot(np.maximum(false_positive, 1e-5), true_positive, label=label)
+        axes.axhline(0.95, color="grey", linewidth=0.6, linestyle=":")
+        axes.set(xscale="log", xlim=(1e-4, 1), ylim=(0.6, 1.005))
+        axes.set(xlabel="false positive rate", ylabel="true positive rate")
+        axes.legend(title="FPR95", loc="lower right")
         figure.savefig(file, dpi=150)
-
-
-def draw_roc(axes: object, results: dict[str, Evaluated]) -> None:
-    """Draw the ROC curves of `results` on matplotlib axes, with each one's FPR95 in the legend."""
-    for name, result in results.items():
-        if result.curve is not None:
-            false_positive, true_positive = result.curve
-            label = f"{name}: {100 * result.metrics['fpr95']:.2f} %"
-            axes.plot(np.maximum(false_positive, 1e-5), true_positive, label=label)  # type: ignore[attr-defined]
-    axes.axhline(0.95, color="grey", linewidth=0.6, linestyle=":")  # type: ignore[attr-defined]
-    axes.set(  # type: ignore[attr-defined]
-        xscale="log", xlim=(1e-4, 1), ylim=(0.6, 1.005), xlabel="false positive rate", ylabel="true positive rate"
-    )
-    axes.legend(title="FPR95", loc="lower right")  # type: ignore[attr-defined]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,8 +45,7 @@ def save(folder: Path, step: int, state: dict[str, Any], **parts: dict[str, torc
         temporary.mkdir(parents=True)
         try:
             for part, tensors in parts.items():
-                plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-                (temporary / f"{part}.safetensors").write_bytes(serialise(plain))
+                (temporary / f"{part}.safetensors").write_bytes(tensor_bytes(tensors))
             (temporary / "state.json").write_text(json.dumps({"step": step, **state}, indent=1, sort_keys=True))
             _sync(temporary)
             if final.exists():  # the same step once more, after a resume: the bytes are the same
@@ -55,6 +55,13 @@ def save(folder: Path, step: int, state: dict[str, Any], **parts: dict[str, torc
             shutil.rmtree(temporary, ignore_errors=True)
             raise
     return Checkpoint(final, step, state)
+
+
+def tensor_bytes(tensors: Mapping[str, torch.Tensor], about: Mapping[str, Any] | None = None) -> bytes:
+    """Tensors as the bytes of a safetensors file, with the facts `about` them as one JSON entry of its metadata:
+    several entries are written in no fixed order, and equal tensors are to give equal bytes."""
+    metadata = None if about is None else {"hardmine": json.dumps(about, sort_keys=True)}
+    return serialise({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, metadata)
 
 
 def last(folder: Path) -> Checkpoint | None:

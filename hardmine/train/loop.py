@@ -195,8 +195,9 @@ class _Training:
             raise StoreError(f"round {self.round.number} of {self.run.mining} does not list this run's entries")
         if sampler.needs_distances:
             stored = StoredDistances(*self.round.pair_distance(), self.mined_entries.offsets)
-            kept = KeptDistances(stored, self.mined_entries.offsets, self.entries.offsets, self.kept)
-            sampler.distances = stored if len(self.kept) == len(self.mined_entries) else kept
+            sampler.distances = stored
+            if len(self.kept) < len(self.mined_entries):
+                sampler.distances = KeptDistances(stored, self.mined_entries.offsets, self.entries.offsets, self.kept)
         if sampler.needs_nearest:
             near = self.round.nearest_class()[0]
             overlapping = self.overlap.between(np.arange(len(near))[:, None], near)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save as serialise
 
 from hardmine.errors import InputError, MissingError, StoreError
 from hardmine.options import check
@@ -69,10 +68,8 @@ class Run:
 
     def finish(self, network: Network, result: dict[str, Any]) -> None:
         """Write the weights, then the result, which marks the run as finished."""
-        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in network.state_dict().items()}
         about = {"network": network.name, "options": network.options.model_dump(mode="json")}
-        # one entry: safetensors writes several in no fixed order, and equal runs are to give equal bytes
-        write_atomic(self.path / _WEIGHTS, serialise(tensors, {"hardmine": json.dumps(about, sort_keys=True)}))
+        write_atomic(self.path / _WEIGHTS, checkpoint.tensor_bytes(network.state_dict(), about))
         write_atomic(self.path / _RESULT, json.dumps(result, indent=1, sort_keys=True).encode())
 
     @property

@@ -7,22 +7,11 @@ import sys
 import cv2
 import numpy as np
 import pytest
-from typer.testing import CliRunner
+from command import run
 
 import hardmine.cli
-from hardmine.errors import HardmineError
 
 ROOT = hardmine.cli.Path(hardmine.cli.__file__).parents[1]
-
-
-def run(*words, code=0):
-    """stdout of a command in this process; a purposeful error becomes its message and exit code, as `main` does."""
-    result = CliRunner().invoke(hardmine.cli.app, [str(w) for w in words])
-    if isinstance(result.exception, HardmineError):
-        assert result.exception.exit_code == code, result.exception
-        return str(result.exception)
-    assert result.exit_code == code, (result.output, result.exception)
-    return result.stdout
 
 
 def photograph(seed, side=420):

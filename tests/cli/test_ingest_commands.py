@@ -5,21 +5,9 @@ import json
 import cv2
 import numpy as np
 import pytest
-from typer.testing import CliRunner
+from command import run
 
-import hardmine.cli
-from hardmine.errors import HardmineError
 from hardmine.store.patches import PatchStore
-
-
-def run(*words, code=0):
-    """stdout of a command in this process; a purposeful error becomes its message, as `main` does."""
-    result = CliRunner().invoke(hardmine.cli.app, [str(w) for w in words])
-    if isinstance(result.exception, HardmineError):
-        assert result.exception.exit_code == code, result.exception
-        return str(result.exception)
-    assert result.exit_code == code, (result.output, result.exception)
-    return result.stdout
 
 
 def photograph(path, seed):

@@ -55,7 +55,7 @@ class PictureReader:
 
     def listed(self) -> Listed:
         """The items, as the dataset lists them. Raises InputError / MissingError where the folder is not its layout."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} does not say what it lists")
 
     @property
     def folder(self) -> Path:
