@@ -13,10 +13,11 @@ class BatchPlan:
     """n pairs of one training step.
 
     anchor_row, positive_row: int64 (n,) rows of the patch store. anchor_view, positive_view: int16 (n,). label: int64
-    (n,), all distinct. weight: float32 (n,), mean 1. dihedral: uint8 (n,), the flip and turn both patches of a pair get
-    (`pipeline.pixels.turn_and_flip`).
+    (n,). weight: float32 (n,), mean 1. dihedral: uint8 (n,), the flip and turn all patches of a pair get
+    (`pipeline.pixels.turn_and_flip`). negative_row, negative_view, negative_label: (n,) the same of a negative drawn at
+    random for each pair, from another class; None where nothing asked for them.
 
-    As a sequence it is the 2n rows, anchors first, so that it works with `DataLoader(batch_sampler=...)` over any
+    As a sequence it is the 2n or 3n rows, anchors first, so that it works with `DataLoader(batch_sampler=...)` over any
     dataset in row order. (It is deliberately no `collections.abc.Sequence`: torch rebuilds those when it pins memory.)
     """
 
@@ -28,19 +29,37 @@ class BatchPlan:
     label: np.ndarray
     weight: np.ndarray
     dihedral: np.ndarray
+    negative_row: np.ndarray | None = None
+    negative_view: np.ndarray | None = None
+    negative_label: np.ndarray | None = None
+
+    @property
+    def pairs(self) -> int:
+        """n."""
+        return len(self.anchor_row)
 
     @property
     def rows(self) -> np.ndarray:
-        """int64 (2n,): anchors, then positives."""
-        return np.concatenate([self.anchor_row, self.positive_row])
+        """int64 (2n,) or (3n,): anchors, then positives, then drawn negatives."""
+        return _joined(self.anchor_row, self.positive_row, self.negative_row)
 
     @property
     def views(self) -> np.ndarray:
-        """int16 (2n,): anchors, then positives."""
-        return np.concatenate([self.anchor_view, self.positive_view])
+        """int16, in the order of `rows`."""
+        return _joined(self.anchor_view, self.positive_view, self.negative_view)
+
+    @property
+    def labels(self) -> np.ndarray:
+        """int64, in the order of `rows`."""
+        return _joined(self.label, self.label, self.negative_label)
+
+    @property
+    def symmetries(self) -> np.ndarray:
+        """uint8, `dihedral` in the order of `rows`."""
+        return np.tile(self.dihedral, len(self) // max(self.pairs, 1))
 
     def __len__(self) -> int:
-        return 2 * len(self.anchor_row)
+        return (2 if self.negative_row is None else 3) * self.pairs
 
     def __getitem__(self, slot: int) -> int:
         return int(self.rows[slot])
@@ -54,3 +73,7 @@ class BatchPlan:
         )
 
     __hash__ = None  # type: ignore[assignment]
+
+
+def _joined(anchors: np.ndarray, positives: np.ndarray, negatives: np.ndarray | None) -> np.ndarray:
+    return np.concatenate([anchors, positives] if negatives is None else [anchors, positives, negatives])

@@ -18,7 +18,6 @@ from hardmine.mining.embed import embed_entries
 from hardmine.mining.entries import Entries, list_entries
 from hardmine.mining.exclusions import Exclusions, KeptDistances, read_exclusions, without
 from hardmine.mining.mine import mine
-from hardmine.mining.miners import miners
 from hardmine.mining.overlap import Overlap
 from hardmine.mining.samplers import Sampler, samplers
 from hardmine.mining.staleness import staleness
@@ -29,11 +28,11 @@ from hardmine.store.patches import PatchStore
 from hardmine.store.rounds import MiningStore, Round
 from hardmine.train import checkpoint
 from hardmine.train.log import RunLog
-from hardmine.train.losses import losses
 from hardmine.train.networks import Network
+from hardmine.train.objective import build_objective
 from hardmine.train.recipe import Evaluation, Recipe
 from hardmine.train.runs import Run, build_network
-from hardmine.train.step import Step
+from hardmine.train.step import Step, StepResult
 
 Progress = Callable[[int, int, dict[str, float]], None]
 
@@ -108,16 +107,12 @@ class _Training:
         )
         self.sampler = _sampler(recipe, self.entries)
         self.online = getattr(self.sampler.options, "descriptors", "store") == "online"
-        loss = check(losses.get(recipe.loss.name), recipe.loss.options, f"loss {recipe.loss.name!r}")
-        if loss.needs_unit_norm and not self.network.unit_norm:
-            raise InputError(
-                f"loss {recipe.loss.name!r} needs unit descriptors, and network {self.network.name!r} gives others"
-            )
         self.overlap = Overlap(store, store.rows(self.split), recipe.data.exclude_overlap)
+        objective = build_objective(recipe, self.network)
+        self.sampler.draws_negatives, self.sampler.overlaps = objective.needs_drawn, self.overlap.between
         self.do_step = Step(
             self.network,
-            check(miners.get(recipe.miner.name), recipe.miner.options, f"miner {recipe.miner.name!r}"),
-            loss,
+            objective,
             self.optimizer,
             device=device,
             seed=recipe.train.seed,
@@ -153,7 +148,7 @@ class _Training:
                 self.log.seconds(loading=waited - began, step=time.perf_counter() - waited)
                 self.step += 1
                 if self.step % knobs.log_every == 0 or self.step == steps:
-                    self._report(float(result.loss), float(result.unweighted), lr, result.skipped)
+                    self._report(result, lr)
                 self._after_step()
                 began = time.perf_counter()
         if self.round is not None:
@@ -232,12 +227,14 @@ class _Training:
             checkpoint.save(self.run.path / "best", self.step, {"best": self.best}, weights=self.network.state_dict())
             checkpoint.keep_last(self.run.path / "best", 1)
 
-    def _report(self, loss: float, unweighted: float, lr: float, skipped: int) -> None:
+    def _report(self, result: StepResult, lr: float) -> None:
+        loss = float(result.loss)
         if not np.isfinite(loss):
             raise NumericalError(
                 f"the loss is {loss} at step {self.step}: lower optimizer.lr ({lr:g} now); the last checkpoint is good"
             )
-        figures = {"loss": loss, "unweighted_loss": unweighted, "lr": lr, "skipped_anchors": float(skipped)}
+        figures = {"loss": loss, "unweighted_loss": float(result.unweighted), "lr": lr}
+        figures |= {"skipped_anchors": float(result.skipped)} | {k: float(v) for k, v in result.figures.items()}
         figures |= self.sampler.scalars(self.step)
         self.log.write(self.step, figures)
         if self.progress is not None:

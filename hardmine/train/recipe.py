@@ -89,7 +89,7 @@ class Loop(Options):
     mine_every_epochs: float | None = Field(None, gt=0)
     pairs_per_epoch: int | None = Field(None, ge=1)
     lag: int = Field(16, ge=1)
-    augment: Literal["none", "fliprot", "dihedral"] = "none"
+    augment: Literal["none", "fliprot", "dihedral", "tfeat"] = "none"
     checkpoint_every: int = Field(100, ge=1)
     log_every: int = Field(10, ge=1)
     seed: int = Field(0, ge=0)
@@ -119,11 +119,12 @@ class Loop(Options):
 
 
 class Evaluation(Options):
-    """A patch store and the protocol it is evaluated with, after training."""
+    """A patch store and the protocol it is evaluated with, after training. options: the protocol's own."""
 
     store: str
     protocol: str = "phototour"
     split: str | None = None
+    options: dict[str, Any] = {}
 
 
 class Validation(Evaluation):
@@ -135,14 +136,16 @@ class Validation(Evaluation):
 
 
 class Recipe(Options):
-    """Everything that fixes a run but the code and the data's content."""
+    """Everything that fixes a run but the code and the data's content. miner: None is hardest-in-batch for a loss that
+    is computed on tuples. regularisers: name to options; each is added to the loss."""
 
     data: Data
     views: Views | None = None
     network: NetworkSection = NetworkSection(name="l2net")
     sampler: Named = Named(name="random")
-    miner: Named = Named(name="hardest-in-batch")
+    miner: Named | None = None
     loss: Named = Named(name="triplet-margin")
+    regularisers: dict[str, dict[str, Any]] = Field(default_factory=dict)
     optimizer: Optimizer = Optimizer()
     schedule: Schedule = Schedule()
     train: Loop = Loop()

@@ -2,39 +2,40 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from hardmine.mining.miners import Miner
+from hardmine.mining.batch import Batch
 from hardmine.mining.overlap import Overlap
 from hardmine.mining.plan import BatchPlan
 from hardmine.pipeline.pixels import prepare
 from hardmine.pipeline.views import Views
-from hardmine.train.losses import Loss
 from hardmine.train.networks import Network
+from hardmine.train.objective import Objective
 
 
 @dataclass
 class StepResult:
-    """Figures of one step; tensors are on the device and not read back. loss: the weighted mean that was descended.
-    unweighted: mean of the per-pair losses. skipped: anchors without a negative."""
+    """Figures of one step; tensors are on the device and not read back. loss: what was descended: the weighted mean and
+    the regularisers. unweighted: mean of the per-pair losses. skipped: anchors without a negative. figures: the
+    regularisers' own."""
 
     loss: Tensor
     unweighted: Tensor
     skipped: int
+    figures: dict[str, Tensor] = field(default_factory=dict)
 
 
 class Step:
-    """The step of a run: the network in train mode, its loss, its miner, its optimiser."""
+    """The step of a run: the network in train mode, what it descends, its optimiser."""
 
     def __init__(
         self,
         network: Network,
-        miner: Miner,
-        loss: Loss,
+        objective: Objective,
         optimizer: torch.optim.Optimizer,
         *,
         device: torch.device,
@@ -42,32 +43,30 @@ class Step:
         views: Views | None = None,
         overlap: Overlap | None = None,
     ):
-        self.network, self.miner, self.loss, self.optimizer = network, miner, loss, optimizer
+        self.network, self.objective, self.optimizer = network, objective, optimizer
         self.device, self.seed, self.views, self.overlap = device, seed, views, overlap
 
     def __call__(self, pixels: Tensor, plan: BatchPlan, lr: float) -> StepResult:
-        """pixels: uint8 (2n, H, W) in the plan's order (anchors, then positives)."""
+        """pixels: uint8 (2n, H, W) or (3n, H, W) in the plan's order (anchors, positives, drawn negatives)."""
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         torch.manual_seed(_mix(self.seed, plan.step))  # dropout is a function of (seed, step), also after a resume
-        descriptors = self.network(self._input(pixels, plan))
-        labels = torch.from_numpy(np.tile(plan.label, 2)).to(self.device)
         excluded = None
         if self.overlap is not None and self.overlap.known:
             excluded = torch.from_numpy(self.overlap.among(plan.label)).to(self.device)
-        tuples = self.miner(descriptors.detach(), labels, not_negative=excluded)
-        weight = torch.from_numpy(plan.weight).to(self.device)
-        output = self.loss(descriptors, tuples, weight)
+        labels = torch.from_numpy(plan.labels)
+        batch = Batch(self.network(self._input(pixels, plan)), labels, plan.pairs, excluded)
+        total, output, skipped, figures = self.objective(batch, torch.from_numpy(plan.weight).to(self.device))
         self.optimizer.zero_grad(set_to_none=True)
-        output.value.backward()
+        total.backward()
         self.optimizer.step()
-        return StepResult(output.value.detach(), output.per_item.detach().mean(), tuples.skipped)
+        return StepResult(total.detach(), output.per_item.detach().mean(), skipped, figures)
 
     def _input(self, pixels: Tensor, plan: BatchPlan) -> Tensor:
         angle = None
         if self.views is not None:
             angle = torch.from_numpy(self.views.angles(plan.rows, plan.views)).to(self.device)
-        dihedral = torch.from_numpy(np.tile(plan.dihedral, 2)) if plan.dihedral.any() else None
+        dihedral = torch.from_numpy(plan.symmetries) if plan.dihedral.any() else None
         return prepare(pixels.to(self.device, non_blocking=True), self.network.side, angle=angle, dihedral=dihedral)
 
 

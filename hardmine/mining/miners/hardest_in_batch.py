@@ -5,13 +5,14 @@ Mishchuk et al., "Working hard to know your neighbor's margins", NeurIPS 2017 (c
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from hardmine.mining.miners.base import Tuples, count_pairs, miners
+from hardmine.mining.batch import Batch
+from hardmine.mining.miners.base import Tuples, miners
 from hardmine.options import Options
 
 # Which halves of the batch are compared, (anchor of the tuple, negative): 0 = anchors a, 1 = positives p. With `swap`
@@ -33,32 +34,25 @@ class HardestInBatch(Options):
     near_duplicate: descriptors closer than this are taken for the same spot under another label and left out; HardNet
     uses 0.008 on the unit sphere, AdaSample none.
 
-    Equal distances go to the first kind in the order a-p, p-a, a-a, p-p, then to the lowest j. Draws nothing: the
-    generator is not used. Distances come from one matrix product in float32 (float64 for float64 descriptors), which is
-    enough to choose; losses compute them anew. A row that is NaN is chosen, so that the loss shows it.
+    Equal distances go to the first kind in the order a-p, p-a, a-a, p-p, then to the lowest j. Distances come from one
+    matrix product in float32 (float64 for float64 descriptors), which is enough to choose; losses compute them anew. A
+    row that is NaN is chosen, so that the loss shows it.
     """
 
+    needs_drawn: ClassVar[bool] = False
     negatives: Literal["cross", "within", "all"] = "cross"
     swap: bool = True
     near_duplicate: float = Field(default=0.0, ge=0.0, allow_inf_nan=False)
 
-    def __call__(
-        self,
-        descriptors: Tensor,
-        labels: Tensor,
-        generator: torch.Generator | None = None,
-        not_negative: Tensor | None = None,
-    ) -> Tuples:
-        """See `Miner`."""
-        n = count_pairs(descriptors, labels, not_negative)
+    def __call__(self, batch: Batch) -> Tuples:
+        """See `Miner`. Drawn negatives are not looked at."""
+        batch.parts()
+        descriptors, n = batch.descriptors.detach(), batch.items
         device = descriptors.device
         if n == 0:
             none = torch.zeros(0, dtype=torch.int64, device=device)
             return Tuples(none, none, none, none)
-        labels = labels[:n].to(device)
-        excluded = labels[:, None] == labels[None, :]
-        if not_negative is not None:
-            excluded |= not_negative.to(device)
+        excluded = batch.excluded()
 
         best = torch.full((n,), torch.inf, dtype=_precision(descriptors), device=device)
         anchor_side = torch.zeros(n, dtype=torch.int64, device=device)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Literal, SupportsFloat
 
 import numpy as np
@@ -15,22 +15,31 @@ from hardmine.mining.plan import BatchPlan
 from hardmine.options import Options
 from hardmine.registry import Registry
 
-Augment = Literal["none", "fliprot", "dihedral"]
-_DIHEDRAL_CODES: dict[str, int] = {"none": 1, "fliprot": 4, "dihedral": 8}
+Augment = Literal["none", "fliprot", "dihedral", "tfeat"]
+# The codes of `pipeline.pixels.turn_and_flip` that are drawn from, evenly
+_DIHEDRAL_CODES: dict[str, tuple[int, ...]] = {
+    "none": (0,),
+    "fliprot": (0, 1, 2, 3),
+    "dihedral": (0, 1, 2, 3, 4, 5, 6, 7),
+    "tfeat": (0, 0, 0, 6, 3, 5, 4, 4, 4, 2, 7, 1),  # as drawn, then upside down
+}
+_REDRAWS = 16  # of negatives that overlap their pair, before one of them is taken as it is
 
 
 class Sampler(TorchSampler[BatchPlan]):
     """A torch batch sampler of `BatchPlan`s: `DataLoader(dataset, batch_sampler=sampler)`.
 
     entries: of one split; classes with fewer than two entries cannot give a pair and are left out (`skipped_classes`).
-    pairs: n, pairs a batch, each of another class. seed: every plan is a function of (seed, step) and of what was
-    recorded or mined before, never of the number of workers. augment: flips and turns drawn for each pair, 'fliprot'
-    (HardNet: transpose and mirror, each with probability 1/2), 'dihedral' (all eight) or 'none'. lag: how many steps
-    late the recorded losses are used. A subclass chooses the positives in `choose_positive`.
+    pairs: n, pairs a batch, each of another class (`distinct_classes`). seed: every plan is a function of (seed, step)
+    and of what was recorded or mined before, never of the number of workers. augment: flips and turns drawn for each
+    pair: 'fliprot' (HardNet: transpose and mirror, each with probability 1/2), 'tfeat' (with probability 1/2 one of the
+    three turns, then with 1/2 upside down), 'dihedral' (all eight, evenly) or 'none'. lag: how many steps late the
+    recorded losses are used. draws_negatives: set it, and each pair gets a random entry of another class. A subclass chooses the positives in `choose_positive`.
     """
 
     Options: ClassVar[type[Options]] = Options
     needs_distances: ClassVar[bool] = False
+    distinct_classes: ClassVar[bool] = True
     needs_nearest: int = 0  # how many nearest classes of each class `use_nearest` must be given; 0: none
 
     def __init__(
@@ -47,9 +56,11 @@ class Sampler(TorchSampler[BatchPlan]):
         self.options = self.Options() if options is None else options
         self.distances: Distances | None = None
         self.nearest: np.ndarray | None = None
+        self.draws_negatives = False
+        self.overlaps: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None  # classes that are no negatives
         self.classes = np.flatnonzero(np.diff(entries.offsets) >= 2)
         self.skipped_classes = int(np.count_nonzero(np.diff(entries.offsets) == 1))
-        if len(self.classes) < pairs:
+        if len(self.classes) < (pairs if self.distinct_classes else 1):
             raise InputError(
                 f"a batch of {pairs} pairs needs {pairs} classes with two patches or more, but this split has "
                 f"{len(self.classes)} ({self.skipped_classes} have one patch): choose fewer pairs, or views for "
@@ -78,14 +89,39 @@ class Sampler(TorchSampler[BatchPlan]):
         classes = self.choose_classes(rng)
         start, size = self.entries.offsets[classes], np.diff(self.entries.offsets)[classes]
         anchor = np.minimum((rng.random(self.pairs) * size).astype(np.int64), size - 1)
-        dihedral = rng.integers(_DIHEDRAL_CODES[self.augment], size=self.pairs, dtype=np.uint8)
+        codes = np.array(_DIHEDRAL_CODES[self.augment], np.uint8)
+        dihedral = codes[rng.integers(len(codes), size=self.pairs, dtype=np.uint8)]
         positive, weight = self.choose_positive(step, classes, size, anchor, rng)
         a, p = start + anchor, start + positive
         row, view = self.entries.row, self.entries.view
-        return BatchPlan(step, row[a], row[p], view[a], view[p], classes, weight.astype(np.float32), dihedral)
+        pairs = (step, row[a], row[p], view[a], view[p], classes, weight.astype(np.float32), dihedral)
+        if not self.draws_negatives:
+            return BatchPlan(*pairs)
+        other, n = self._draw_negatives(step, classes)
+        return BatchPlan(*pairs, row[n], view[n], other)
+
+    def _draw_negatives(self, step: int, classes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """For each pair a class, int64 (n,), drawn evenly from the others, and one of its entries: HardNet's and GOR's
+        random non-match. From random numbers of their own, so that the pairs are those of a plan without."""
+        rng = np.random.Generator(np.random.Philox(key=[self.seed, step], counter=[0, 0, 0, 1]))
+        size = np.diff(self.entries.offsets)
+        there = np.flatnonzero(size)
+        if len(there) < 2:
+            raise InputError("a random negative needs a second class, and this split has only one")
+        other = there[rng.integers(len(there), size=len(classes))]
+        for _ in range(_REDRAWS):
+            bad = other == classes
+            if self.overlaps is not None:
+                bad |= self.overlaps(classes, other)
+            if not bad.any():
+                break
+            other[bad] = there[rng.integers(len(there), size=int(bad.sum()))]
+        same = other == classes  # all redraws hit the pair's own class: with few classes only
+        other[same] = there[(np.searchsorted(there, classes[same]) + 1) % len(there)]
+        return other, self.entries.offsets[other] + (rng.random(len(other)) * size[other]).astype(np.int64)
 
     def choose_classes(self, rng: np.random.Generator) -> np.ndarray:
-        """The classes of a batch, int64 (n,), distinct and each with two entries or more: drawn evenly."""
+        """The classes of a batch, int64 (n,), each with two entries or more: drawn evenly, without repetition."""
         return self.classes[rng.choice(len(self.classes), self.pairs, replace=False)]
 
     def use_nearest(self, nearest: np.ndarray, step: int) -> None:

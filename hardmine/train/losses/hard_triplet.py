@@ -8,6 +8,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from hardmine.mining.batch import Batch
 from hardmine.mining.miners import Tuples
 from hardmine.options import Options
 from hardmine.train.losses.base import LossOutput, losses, triplet_output
@@ -18,11 +19,12 @@ class HardTriplet(Options):
     """HT: [t + d(a, p)^2 - d(a, n)^2]_+ with the Euclidean distance. t: the margin, 1 in the paper."""
 
     needs_unit_norm: ClassVar[bool] = False
+    needs_tuples: ClassVar[bool] = True
     t: float = Field(default=1.0, ge=0.0, allow_inf_nan=False)
 
-    def __call__(self, descriptors: Tensor, tuples: Tuples, weight: Tensor | None = None) -> LossOutput:
+    def __call__(self, batch: Batch, tuples: Tuples | None = None, weight: Tensor | None = None) -> LossOutput:
         """See `Loss`."""
-        return triplet_output(self._loss, descriptors, tuples, weight)
+        return triplet_output(self._loss, batch, tuples, weight)
 
     def _loss(self, anchor: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
         return torch.relu(self.t + self._squared(anchor, positive) - self._squared(anchor, negative))

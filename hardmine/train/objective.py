@@ -1,0 +1,66 @@
+"""What a run descends: a loss on a miner's tuples or on whole batches, plus its regularisers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from hardmine.errors import InputError
+from hardmine.mining.batch import Batch
+from hardmine.mining.miners import Miner, miners
+from hardmine.options import check
+from hardmine.train.losses import Loss, LossOutput, losses
+from hardmine.train.networks import Network
+from hardmine.train.recipe import Named, Recipe
+from hardmine.train.regularisers import Regulariser, regularisers
+
+DEFAULT_MINER = Named(name="hardest-in-batch")
+
+
+@dataclass(frozen=True)
+class Objective:
+    """miner: None for a loss that is computed on the whole batch. regularisers: by name."""
+
+    loss: Loss
+    miner: Miner | None
+    regularisers: dict[str, Regulariser] = field(default_factory=dict)
+
+    @property
+    def needs_drawn(self) -> bool:
+        """Whether plans must draw a random negative for each pair."""
+        mined = self.miner is not None and self.miner.needs_drawn
+        return mined or any(regulariser.needs_drawn for regulariser in self.regularisers.values())
+
+    def __call__(self, batch: Batch, weight: Tensor | None = None) -> tuple[Tensor, LossOutput, int, dict[str, Tensor]]:
+        """(the scalar to descend, the loss without the regularisers, skipped items, the regularisers' figures)."""
+        tuples = None if self.miner is None else self.miner(batch)
+        output = self.loss(batch, tuples, weight)
+        total, figures = output.value, dict[str, Tensor]()
+        for name, regulariser in self.regularisers.items():
+            penalty = regulariser(batch)
+            total = total + penalty.value
+            figures |= {f"{name}/{key}": value for key, value in penalty.figures.items()}
+        return total, output, 0 if tuples is None else tuples.skipped, figures
+
+
+def build_objective(recipe: Recipe, network: Network) -> Objective:
+    """The objective of a recipe. Raises UnknownNameError, InputError: a part with unfit options, one that needs unit
+    descriptors with a network that gives others, a miner beside a loss that takes no tuples."""
+    loss = check(losses.get(recipe.loss.name), recipe.loss.options, f"loss {recipe.loss.name!r}")
+    added = {
+        name: check(regularisers.get(name), options, f"regulariser {name!r}")
+        for name, options in recipe.regularisers.items()
+    }
+    needy = [f"loss {recipe.loss.name!r}"] * loss.needs_unit_norm
+    needy += [f"regulariser {name!r}" for name, part in added.items() if part.needs_unit_norm]
+    if needy and not network.unit_norm:
+        raise InputError(f"{needy[0]} needs unit descriptors, and network {network.name!r} gives others")
+    if not loss.needs_tuples:
+        if recipe.miner is not None:
+            raise InputError(
+                f"loss {recipe.loss.name!r} is computed on whole batches and takes no miner: leave [miner] out"
+            )
+        return Objective(loss, None, added)
+    chosen = recipe.miner or DEFAULT_MINER
+    return Objective(loss, check(miners.get(chosen.name), chosen.options, f"miner {chosen.name!r}"), added)

@@ -1,0 +1,33 @@
+"""Decorrelation: the dimensions of the descriptors should not vary together (HardNet's `--decor`, after L2-Net)."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from pydantic import Field
+
+from hardmine.mining.batch import Batch
+from hardmine.options import Options
+from hardmine.train.losses.base import full_precision
+from hardmine.train.regularisers.base import Penalty, regularisers
+
+
+@regularisers.register("decorrelation")
+class Decorrelation(Options):
+    """weight x sqrt(sum of the squared off-diagonal elements of Z^T Z) / n, with Z (n, D) the anchors less their mean
+    (specs 3.1). weight: 1 in HardNet's script. The root is of the sum + 1e-12, so that its gradient is finite at 0."""
+
+    needs_drawn: ClassVar[bool] = False
+    needs_unit_norm: ClassVar[bool] = False
+    weight: float = Field(default=1.0, ge=0.0, allow_inf_nan=False)
+
+    def __call__(self, batch: Batch) -> Penalty:
+        """See `Regulariser`."""
+        with torch.autocast(batch.descriptors.device.type, enabled=False):
+            anchors = full_precision(batch.parts()[0])
+            centred = anchors - anchors.mean(0)
+            product = centred.T @ centred
+            off_diagonal = product - torch.diag(torch.diag(product))
+            penalty = torch.sqrt(off_diagonal.square().sum() + 1e-12) / max(len(anchors), 1)
+            return Penalty(self.weight * penalty, {"penalty": penalty.detach()})
