@@ -9,11 +9,12 @@ from __future__ import annotations
 from typing import Literal
 
 import numpy as np
+import torch
 from pydantic import Field, model_validator
 
+from hardmine.mining.density import log_inverse_density
 from hardmine.mining.negative_rules.base import DrawnRule, rules
-
-_ANTIPODE = 2.0**-24  # least 1 - d^2 / 4: at d = 2 the density is 0 and its inverse infinite
+from hardmine.mining.pads.support import Support
 
 
 @rules.register("semi-hard")
@@ -43,8 +44,7 @@ class DistanceWeighted(DrawnRule):
 
     def log_weight(self, distance: np.ndarray, candidate: np.ndarray, positive: np.ndarray, dim: int) -> np.ndarray:
         """See `DrawnRule.log_weight`."""
-        d = np.maximum(distance, self.floor)
-        log_w = (2 - dim) * np.log(d) - (dim - 3) / 2 * np.log(np.maximum(1 - d * d / 4, _ANTIPODE))
+        log_w = log_inverse_density(torch.from_numpy(distance), dim, self.floor).numpy()
         if self.cutoff is not None:
             candidate = candidate & (distance <= self.cutoff)
         return np.where(candidate, log_w, -np.inf)
@@ -74,8 +74,8 @@ class PadsBins(DrawnRule):
 
     def bins(self, distance: np.ndarray) -> np.ndarray:
         """int64, shaped as distance: number of the bin of each."""
-        edges = np.linspace(*self.support, len(self.p) + 1)
-        return np.searchsorted(edges[1:-1], distance, side="left")
+        support = Support(low=self.support[0], high=self.support[1], n_support=len(self.p) + 1)
+        return support.bin_of(torch.from_numpy(distance)).numpy()
 
     def log_weight(self, distance: np.ndarray, candidate: np.ndarray, positive: np.ndarray, dim: int) -> np.ndarray:
         """See `DrawnRule.log_weight`."""
