@@ -15,7 +15,7 @@ import torch
 
 from hardmine.errors import InputError, NumericalError
 from hardmine.mining.derived import Wanted, derive_missing
-from hardmine.mining.embed import Progress, device_of, half_precision
+from hardmine.mining.embed import Progress, default_batch, device_of, half_precision
 from hardmine.mining.entries import list_entries
 from hardmine.mining.passes import Manner, run_pass
 from hardmine.mining.reuse import find_earlier
@@ -66,7 +66,7 @@ def mine(
     knn_index: str | None = None,
     replace: bool = False,
     device: torch.device | str | None = None,
-    batch: int = 1024,
+    batch: int | None = None,
     autocast: str | None = None,
     compile: bool = False,
     workers: int = 0,
@@ -81,10 +81,10 @@ def mine(
     views: extend small classes by rotated views. derive: any of 'pairs', 'knn', 'centroids', 'index'; what a committed
     round lacks is derived from its descriptors, see `rederive`, as are neighbours (K of the lists), index (a faiss
     factory string; 'Flat' is met by every round), knn_index and replace. device: None is where the network's weights
-    are. autocast: 'bfloat16' or 'float16', part of the content key. compile: by torch.compile. workers, scheduler: who
-    embeds, see `run_tasks`; 0 is this process. step: training step, recorded. progress: called with (entries done,
-    entries in all). allow_collapsed: commit a round whose descriptors all coincide. shard_rows: entries in a shard, the
-    unit of work and of resuming.
+    are. batch: entries embedded at once, None is what the network says. autocast: 'bfloat16' or 'float16', part of the
+    content key. compile: by torch.compile. workers, scheduler: who embeds, see `run_tasks`; 0 is this process. step:
+    training step, recorded. progress: called with (entries done, entries in all). allow_collapsed: commit a round whose
+    descriptors all coincide. shard_rows: entries in a shard, the unit of work and of resuming.
 
     After an append to the patch store, entries that an earlier round of it has are copied from there. A killed call,
     made again with the same arguments, keeps its finished shards and gives the same bits as one that was left alone.
@@ -117,7 +117,10 @@ def mine(
         place = device_of(network) if device is None else torch.device(device)
         messages: list[str] = []
         if found is None:
-            entries, manner = list_entries(store, split, views), Manner(batch, str(place), key["dtype"], compile)
+            entries, manner = (
+                list_entries(store, split, views),
+                Manner(default_batch(network) if batch is None else batch, str(place), key["dtype"], compile),
+            )
             how = manner.record()
             earlier = find_earlier(target, key, store, entries, how, messages)
             if earlier is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,12 +22,16 @@ class Plan(Protocol):
         ...
 
 
-class PatchDataset(Dataset[Any]):
-    """A patch store as a torch dataset. `__getitems__(plan)` returns (pixels uint8 (m, H, W), plan): one gather for the
-    whole batch. Use it with `DataLoader(batch_sampler=sampler, collate_fn=whole)`, or through `loader`."""
+Transform = Callable[[Any, Any], torch.Tensor]  # (items as `PatchStore.gather` gives them, plan) -> uint8 tensor
 
-    def __init__(self, store: PatchStore):
-        self.store = store
+
+class PatchDataset(Dataset[Any]):
+    """A patch store as a torch dataset. `__getitems__(plan)` returns (pixels, plan): one gather for the whole batch,
+    uint8 (m, H, W), or what `transform` makes of the items and the plan, for images. Use it with
+    `DataLoader(batch_sampler=sampler, collate_fn=whole)`, or through `loader`."""
+
+    def __init__(self, store: PatchStore, transform: Transform | None = None):
+        self.store, self.transform = store, transform
 
     def __len__(self) -> int:
         return len(self.store)
@@ -46,7 +51,8 @@ class PatchDataset(Dataset[Any]):
             raise InputError(
                 "a batch plan was expected: pass our samplers to DataLoader as batch_sampler=..., not as sampler=..."
             )
-        return torch.from_numpy(self.store.gather(plan.rows)), plan
+        items = self.store.gather(plan.rows)
+        return torch.from_numpy(items) if self.transform is None else self.transform(items, plan), plan
 
 
 def whole(batch: Any) -> Any:
@@ -54,20 +60,23 @@ def whole(batch: Any) -> Any:
     return batch
 
 
-def loader(store: PatchStore, sampler: Sampler[Any], workers: int, depth: int) -> DataLoader[Any]:
+def loader(
+    store: PatchStore, sampler: Sampler[Any], workers: int, depth: int, transform: Transform | None = None
+) -> DataLoader[Any]:
     """A DataLoader over `sampler`'s plans, in plan order. workers: processes; 0 gathers in this one. depth: how many
     batches may be prefetched; the plan of a step is asked for that many steps ahead, so it must stay below the
-    sampler's lag. Workers start from a fork server, since a forked copy of a process that has run torch threads can
-    hang; they open the store by themselves. Raises InputError where `depth` does not allow so many workers."""
+    sampler's lag. transform: see `PatchDataset`; picklable. Workers start from a fork server, since a forked copy of a
+    process that has run torch threads can hang; they open the store by themselves. Raises InputError where `depth` does
+    not allow so many workers."""
     if workers == 0:
-        return DataLoader(PatchDataset(store), batch_sampler=sampler, collate_fn=whole)
+        return DataLoader(PatchDataset(store, transform), batch_sampler=sampler, collate_fn=whole)
     if depth < workers:
         raise InputError(
             f"{workers} loader workers prefetch at least {workers} batches, but the feedback lag allows {depth}: "
             "use at most that many workers, or a longer lag"
         )
     return DataLoader(
-        PatchDataset(store),
+        PatchDataset(store, transform),
         batch_sampler=sampler,
         collate_fn=whole,
         num_workers=workers,

@@ -22,7 +22,7 @@ def patches(n=4, seed=0):
 def test_contract(name):
     network = build(name).eval()
     assert network.name == name
-    x = torch.rand(3, 1, network.side, network.side)
+    x = torch.rand(3, network.channels, network.side, network.side)
     descriptors = network(x)
     assert descriptors.shape == (3, network.dim)
     assert descriptors.dtype == torch.float32
@@ -50,7 +50,7 @@ def test_identity_changes_with_weights_and_options_only(name):
     assert set(before) == {"network", "weights", "options", "side", "dim"}
     assert network.eval().identity() == before
     with torch.no_grad():
-        next(network.parameters()).view(-1)[0] += 1
+        next(network.parameters()).add_(1)
     assert network.identity()["weights"] != before["weights"]
     assert build("l2net", {"dropout": 0.1}).identity()["options"] == {"dropout": 0.1}
 

@@ -15,17 +15,19 @@ from torch import Tensor, nn
 from hardmine.errors import InputError, MissingError
 from hardmine.options import Options as NetworkOptions
 from hardmine.options import check
+from hardmine.pipeline.image_frame import ImageFrame
 from hardmine.registry import Registry
 from hardmine.store.fingerprint import weights_sha256
 
 
 class Network(nn.Module):
-    """Patches to descriptors.
+    """Patches or images to descriptors.
 
-    forward maps float32 (n, 1, side, side) in [0, 1] to float32 (n, dim), also where it computes in half precision;
-    any further input normalisation happens inside, so that mining, training and evaluation cannot differ in it.
-    `unit_norm` says whether the descriptors lie on the unit sphere. Randomness (dropout) comes from torch's global
-    generator only.
+    forward maps float32 (n, channels, side, side) in [0, 1] to float32 (n, dim), also where it computes in half
+    precision; any further input normalisation happens inside, so that mining, training and evaluation cannot differ in
+    it. `frame` says how an image becomes such an input; None: grey patches of one size are scaled to the side as a
+    whole. `unit_norm` says whether the descriptors lie on the unit sphere. `batch`: how many are embedded at once where
+    nobody says otherwise. Randomness (dropout) comes from torch's global generator only.
     """
 
     Options: ClassVar[type[NetworkOptions]] = NetworkOptions
@@ -33,6 +35,9 @@ class Network(nn.Module):
     side: int
     dim: int
     unit_norm: bool
+    channels: int = 1
+    frame: ImageFrame | None = None
+    batch: int = 1024
 
     def __init__(self, options: NetworkOptions):
         super().__init__()
