@@ -1,4 +1,4 @@
-"""A batch plan: which entries meet in one batch, with which weights. Plain arrays, made before any pixel moves."""
+"""Batch plans: which entries meet in one batch, with which weights. Plain arrays, made before any pixel moves."""
 
 from __future__ import annotations
 
@@ -8,17 +8,75 @@ from dataclasses import dataclass
 import numpy as np
 
 
+class Plan:
+    """What all plans have in common. As a sequence a plan is its rows, so that it works with
+    `DataLoader(batch_sampler=...)` over any dataset in row order. (It is deliberately no `collections.abc.Sequence`:
+    torch rebuilds those when it pins memory.)
+
+    step: of the run. rows: int64 (m,) of the patch store. labels: int64 (m,). weight: float32 (items,) or None.
+    pairs: n where the rows are n anchors, n positives and perhaps n drawn negatives; None for single items.
+    """
+
+    step: int
+    weight: np.ndarray | None
+    pairs: int | None
+
+    @property
+    def rows(self) -> np.ndarray:
+        """int64 (m,)."""
+        raise NotImplementedError(f"{type(self).__name__} does not say which rows it has")
+
+    @property
+    def labels(self) -> np.ndarray:
+        """int64 (m,)."""
+        raise NotImplementedError(f"{type(self).__name__} does not say which labels it has")
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, slot: int) -> int:
+        return int(self.rows[slot])
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.rows.tolist())
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and all(
+            np.array_equal(mine, other.__dict__[name]) for name, mine in self.__dict__.items()
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+
 @dataclass(frozen=True, eq=False)
-class BatchPlan:
+class ItemPlan(Plan):
+    """Single items of classes with one or more of them: row, label int64 (m,)."""
+
+    step: int
+    row: np.ndarray
+    label: np.ndarray
+    weight: np.ndarray | None = None
+    pairs: None = None
+
+    @property
+    def rows(self) -> np.ndarray:
+        """int64 (m,)."""
+        return self.row
+
+    @property
+    def labels(self) -> np.ndarray:
+        """int64 (m,)."""
+        return self.label
+
+
+@dataclass(frozen=True, eq=False)
+class BatchPlan(Plan):
     """n pairs of one training step.
 
     anchor_row, positive_row: int64 (n,) rows of the patch store. anchor_view, positive_view: int16 (n,). label: int64
     (n,). weight: float32 (n,), mean 1. dihedral: uint8 (n,), the flip and turn all patches of a pair get
     (`pipeline.pixels.turn_and_flip`). negative_row, negative_view, negative_label: (n,) the same of a negative drawn at
     random for each pair, from another class; None where nothing asked for them.
-
-    As a sequence it is the 2n or 3n rows, anchors first, so that it works with `DataLoader(batch_sampler=...)` over any
-    dataset in row order. (It is deliberately no `collections.abc.Sequence`: torch rebuilds those when it pins memory.)
     """
 
     step: int
@@ -34,7 +92,7 @@ class BatchPlan:
     negative_label: np.ndarray | None = None
 
     @property
-    def pairs(self) -> int:
+    def pairs(self) -> int:  # type: ignore[override]
         """n."""
         return len(self.anchor_row)
 
@@ -56,23 +114,7 @@ class BatchPlan:
     @property
     def symmetries(self) -> np.ndarray:
         """uint8, `dihedral` in the order of `rows`."""
-        return np.tile(self.dihedral, len(self) // max(self.pairs, 1))
-
-    def __len__(self) -> int:
-        return (2 if self.negative_row is None else 3) * self.pairs
-
-    def __getitem__(self, slot: int) -> int:
-        return int(self.rows[slot])
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self.rows.tolist())
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, BatchPlan) and all(
-            np.array_equal(mine, other.__dict__[name]) for name, mine in self.__dict__.items()
-        )
-
-    __hash__ = None  # type: ignore[assignment]
+        return np.tile(self.dihedral, 2 if self.negative_row is None else 3)
 
 
 def _joined(anchors: np.ndarray, positives: np.ndarray, negatives: np.ndarray | None) -> np.ndarray:

@@ -14,23 +14,26 @@ import torch
 from hardmine.errors import InputError, NumericalError, StoreError
 from hardmine.metrics import LOWER_IS_BETTER
 from hardmine.mining.class_distances import OnlineDistances, StoredDistances
-from hardmine.mining.embed import embed_entries
+from hardmine.mining.embed import embed_entries, require_fit
 from hardmine.mining.entries import Entries, list_entries
 from hardmine.mining.exclusions import Exclusions, KeptDistances, read_exclusions, without
 from hardmine.mining.mine import mine
 from hardmine.mining.overlap import Overlap
-from hardmine.mining.samplers import Sampler, samplers
+from hardmine.mining.samplers import PairSampler, Sampler, samplers
+from hardmine.mining.samplers.pads_classes import PadsClasses
 from hardmine.mining.staleness import staleness
 from hardmine.options import check
+from hardmine.pipeline.augment import TrainingImages
 from hardmine.pipeline.loading import loader
-from hardmine.pipeline.pixels import require_grey_patches
 from hardmine.store.patches import PatchStore
 from hardmine.store.rounds import MiningStore, Round
 from hardmine.train import checkpoint
+from hardmine.train.feedback import Feedback, build_feedback
 from hardmine.train.log import RunLog
 from hardmine.train.networks import Network
 from hardmine.train.objective import build_objective
-from hardmine.train.recipe import Evaluation, Recipe
+from hardmine.train.optimizers import NamedOptimizer
+from hardmine.train.recipe import DEFAULT_PAIRS, Evaluation, Recipe
 from hardmine.train.runs import Run, build_network
 from hardmine.train.step import Step, StepResult
 
@@ -68,7 +71,6 @@ def train(
     if recipe.validation is not None and score is None:
         raise InputError("the recipe has a validation section: hand `train` the function that scores a network")
     store = PatchStore.open(recipe.data.store)
-    require_grey_patches(store)
     for evaluation in recipe.evaluation:
         PatchStore.open(evaluation.store)  # what is missing is said now, not after the training
     excluded = None if recipe.data.exclude is None else read_exclusions(recipe.data.exclude, store)
@@ -102,17 +104,20 @@ class _Training:
         self.mined_entries = list_entries(store, self.split, recipe.views)
         self.entries, self.kept = without(self.mined_entries, excluded.rows if excluded else np.zeros(0, np.int64))
         self.network = build_network(recipe).to(device)
-        self.optimizer = torch.optim.SGD(
-            self.network.parameters(), **recipe.optimizer.model_dump(exclude={"name"}), fused=device.type == "cuda"
-        )
+        require_fit(store, self.network, recipe.views)
         self.sampler = _sampler(recipe, self.entries)
         self.online = getattr(self.sampler.options, "descriptors", "store") == "online"
         self.overlap = Overlap(store, store.rows(self.split), recipe.data.exclude_overlap)
-        objective = build_objective(recipe, self.network)
-        self.sampler.draws_negatives, self.sampler.overlaps = objective.needs_drawn, self.overlap.between
+        self.objective = build_objective(recipe, self.network, store.num_classes, device)
+        if isinstance(self.sampler, PairSampler):
+            self.sampler.draws_negatives, self.sampler.overlaps = self.objective.needs_drawn, self.overlap.between
+        self.optimizer = NamedOptimizer(
+            recipe.optimizer, self.network, self.objective.parameter_groups(), fused=device.type == "cuda"
+        )
+        self.policy = build_feedback(recipe, store, self.objective.miner, self.sampler)
         self.do_step = Step(
             self.network,
-            objective,
+            self.objective,
             self.optimizer,
             device=device,
             seed=recipe.train.seed,
@@ -132,7 +137,10 @@ class _Training:
         """Train to the last step, in stretches between two minings; the network is left in eval mode."""
         knobs, steps = self.recipe.train, self.recipe.train.total_steps
         workers = 0 if self.online else self.recipe.data.loader_workers  # online, a plan needs the weights of its step
-        batches = loader(self.store, self.sampler, workers, knobs.lag - 1)
+        frame, transform = self.network.frame, None
+        if frame is not None:
+            transform = TrainingImages(frame, self.recipe.augment, knobs.seed)
+        batches = loader(self.store, self.sampler, workers, knobs.lag - 1, transform)
         self.network.train()
         while self.step < steps:
             stop = min(steps, (self.step // knobs.mining_interval + 1) * knobs.mining_interval)
@@ -141,14 +149,15 @@ class _Training:
             self.sampler.between(self.step, stop)
             began = time.perf_counter()
             for pixels, plan in batches:
-                lr = self.recipe.optimizer.lr * self.recipe.schedule.factor(self.step, steps)
+                factor = self.recipe.schedule.factor(self.step, steps)
+                self.objective.advance(self.step / steps)
                 waited = time.perf_counter()
-                result = self.do_step(pixels, plan, lr)
+                result = self.do_step(pixels, plan, factor)
                 self.sampler.record(self.step, result.unweighted)
                 self.log.seconds(loading=waited - began, step=time.perf_counter() - waited)
                 self.step += 1
                 if self.step % knobs.log_every == 0 or self.step == steps:
-                    self._report(result, lr)
+                    self._report(result, self.recipe.optimizer.lr * factor)
                 self._after_step()
                 began = time.perf_counter()
         if self.round is not None:
@@ -157,6 +166,8 @@ class _Training:
     def _after_step(self) -> None:
         validation, knobs = self.recipe.validation, self.recipe.train
         last = self.step == knobs.total_steps
+        if self.policy is not None and self.policy.due(self.step):
+            self._ask_policy(self.policy)
         if validation is not None and self.score is not None and (last or self.step % validation.every == 0):
             self._validate()
         if last or self.step % knobs.checkpoint_every == 0:
@@ -196,7 +207,7 @@ class _Training:
         if sampler.needs_nearest:
             near = self.round.nearest_class()[0]
             overlapping = self.overlap.between(np.arange(len(near))[:, None], near)
-            sampler.use_nearest(np.where(overlapping, -1, near), self.mined_at)
+            sampler.use_nearest(np.where(overlapping, -1, near), self.round, self.mined_at)
 
     def _measure_age(self, old: Round) -> None:
         """Log how stale a round is under the present weights."""
@@ -205,9 +216,18 @@ class _Training:
 
     def _embed(self, rows: np.ndarray, views: np.ndarray) -> np.ndarray:
         began = time.perf_counter()
-        found = embed_entries(self.store, rows, views, self.network, views=self.recipe.views, device=self.device)
+        found = self._descriptors(rows, views)
         self.log.seconds(mining=time.perf_counter() - began)
         return found
+
+    def _descriptors(self, rows: np.ndarray, views: np.ndarray | None) -> np.ndarray:
+        return embed_entries(self.store, rows, views, self.network, views=self.recipe.views, device=self.device)
+
+    def _ask_policy(self, policy: Feedback) -> None:
+        began = time.perf_counter()
+        figures = policy.ask(self.step, lambda rows: self._descriptors(rows, None))
+        self.log.seconds(policy=time.perf_counter() - began)
+        self.log.write(self.step, figures)
 
     def _validate(self) -> None:
         validation = self.recipe.validation
@@ -241,12 +261,9 @@ class _Training:
             self.progress(self.step, self.recipe.train.total_steps, figures)
 
     def _save(self) -> None:
-        names = [name for name, _ in self.network.named_parameters()]
-        momenta = {
-            names[i]: buffers["momentum_buffer"]
-            for i, buffers in self.optimizer.state_dict()["state"].items()
-            if buffers.get("momentum_buffer") is not None
-        }
+        parts = {"optimizer": self.optimizer.state(), "loss": self.objective.state()}
+        if self.policy is not None:
+            parts["policy"] = self.policy.state()
         state = {
             "sampler": self.sampler.state(self.step),
             "best": self.best,
@@ -255,17 +272,17 @@ class _Training:
             and {"number": self.round.number, "key": self.round.attrs["key_hash"], "mined_at": self.mined_at},
         }
         folder = self.run.path / "checkpoints"
-        checkpoint.save(folder, self.step, state, weights=self.network.state_dict(), optimizer=momenta)
+        checkpoint.save(folder, self.step, state, weights=self.network.state_dict(), **parts)
         checkpoint.keep_last(folder, 2)
         if self.round is not None:
             MiningStore(self.run.mining).prune(keep=2, pinned={self.round.number})
 
     def _restore(self, saved: checkpoint.Checkpoint) -> None:
         self.network.load_state_dict(saved.tensors("weights"))
-        momenta, state = saved.tensors("optimizer"), self.optimizer.state_dict()
-        names = [name for name, _ in self.network.named_parameters()]
-        state["state"] = {i: {"momentum_buffer": momenta[name]} for i, name in enumerate(names) if name in momenta}
-        self.optimizer.load_state_dict(state)
+        self.optimizer.load(saved.tensors("optimizer"))
+        self.objective.load(saved.tensors("loss"))
+        if self.policy is not None:
+            self.policy.load(saved.tensors("policy"))
         self.step, self.best = saved.step, saved.state["best"]
         self.sampler.load(saved.state["sampler"])
         if saved.state["round"] is not None:
@@ -307,4 +324,14 @@ def _sampler(recipe: Recipe, entries: Entries) -> Sampler:
     kind = samplers.get(recipe.sampler.name)
     options = check(kind.Options, recipe.sampler.options, f"sampler {recipe.sampler.name!r}")
     knobs = recipe.train
-    return kind(entries, options, pairs=knobs.pairs, seed=knobs.seed, augment=knobs.augment, lag=knobs.lag)
+    if issubclass(kind, PairSampler):
+        pairs = knobs.pairs or DEFAULT_PAIRS
+        return kind(entries, options, pairs=pairs, seed=knobs.seed, augment=knobs.augment, lag=knobs.lag)
+    if knobs.pairs is not None or knobs.augment != "none":
+        raise InputError(
+            f"sampler {recipe.sampler.name!r} gives single items: its batch is set by its own options, and flips by "
+            "[augment]; leave train.pairs and train.augment out"
+        )
+    if issubclass(kind, PadsClasses):
+        return kind(entries, options, seed=knobs.seed, lag=knobs.lag)
+    return kind(entries, options, seed=knobs.seed)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
+import torch
 from torch import Tensor
 
 from hardmine.errors import InputError
 from hardmine.mining.batch import Batch
 from hardmine.mining.miners import Miner, miners
+from hardmine.mining.miners.staged import Staged
 from hardmine.options import check
 from hardmine.train.losses import Loss, LossOutput, losses
+from hardmine.train.losses.learnable import Learnable
 from hardmine.train.networks import Network
 from hardmine.train.recipe import Named, Recipe
 from hardmine.train.regularisers import Regulariser, regularisers
@@ -32,6 +37,24 @@ class Objective:
         mined = self.miner is not None and self.miner.needs_drawn
         return mined or any(regulariser.needs_drawn for regulariser in self.regularisers.values())
 
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """Optimiser groups of what the loss learns itself."""
+        return self.loss.parameter_groups() if isinstance(self.loss, Learnable) else []
+
+    def advance(self, progress: float) -> None:
+        """Tell a miner that changes over a run how far it is, in [0, 1]."""
+        if isinstance(self.miner, Staged):
+            self.miner.advance(progress)
+
+    def state(self) -> dict[str, Tensor]:
+        """What the loss has learned, for a checkpoint."""
+        return self.loss.state_dict() if isinstance(self.loss, Learnable) else {}
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Go back to a `state`."""
+        if isinstance(self.loss, Learnable):
+            self.loss.load_state_dict(state)
+
     def __call__(self, batch: Batch, weight: Tensor | None = None) -> tuple[Tensor, LossOutput, int, dict[str, Tensor]]:
         """(the scalar to descend, the loss without the regularisers, skipped items, the regularisers' figures)."""
         tuples = None if self.miner is None else self.miner(batch)
@@ -44,9 +67,12 @@ class Objective:
         return total, output, 0 if tuples is None else tuples.skipped, figures
 
 
-def build_objective(recipe: Recipe, network: Network) -> Objective:
-    """The objective of a recipe. Raises UnknownNameError, InputError: a part with unfit options, one that needs unit
-    descriptors with a network that gives others, a miner beside a loss that takes no tuples."""
+def build_objective(
+    recipe: Recipe, network: Network, classes: int = 0, device: torch.device | str = "cpu"
+) -> Objective:
+    """The objective of a recipe. classes: number of labels, for a loss that learns something for each. Raises
+    UnknownNameError, InputError: a part with unfit options, one that needs unit descriptors with a network that gives
+    others, a miner beside a loss that takes no tuples."""
     loss = check(losses.get(recipe.loss.name), recipe.loss.options, f"loss {recipe.loss.name!r}")
     added = {
         name: check(regularisers.get(name), options, f"regulariser {name!r}")
@@ -56,6 +82,8 @@ def build_objective(recipe: Recipe, network: Network) -> Objective:
     needy += [f"regulariser {name!r}" for name, part in added.items() if part.needs_unit_norm]
     if needy and not network.unit_norm:
         raise InputError(f"{needy[0]} needs unit descriptors, and network {network.name!r} gives others")
+    if isinstance(loss, Learnable):
+        loss.start(classes, device)
     if not loss.needs_tuples:
         if recipe.miner is not None:
             raise InputError(

@@ -12,8 +12,13 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from hardmine.errors import InputError, MissingError, UnknownNameError
+from hardmine.mining.pads.options import PolicyOptions
 from hardmine.options import Options, apply_override, check
+from hardmine.pipeline.augment import Augment
 from hardmine.pipeline.views import Views
+from hardmine.train.optimizers import Optimizer
+
+DEFAULT_PAIRS = 128
 
 
 class Named(BaseModel):
@@ -48,16 +53,6 @@ class Data(Options):
     exclude: str | None = None
 
 
-class Optimizer(Options):
-    """SGD as published (specs 3.3, 4.3)."""
-
-    name: Literal["sgd"] = "sgd"
-    lr: float = Field(10.0, gt=0)
-    momentum: float = Field(0.9, ge=0, lt=1)
-    dampening: float = Field(0.9, ge=0, le=1)
-    weight_decay: float = Field(1e-4, ge=0)
-
-
 class Schedule(Options):
     """Learning rate over the run. linear: lr (1 - step / steps), HardNet's. step: lr times `gamma` at each milestone, a
     fraction of the run (AdaSample: 30, 60, 80 of 90 epochs). constant."""
@@ -76,13 +71,14 @@ class Schedule(Options):
 
 
 class Loop(Options):
-    """pairs: n, pairs a batch, each of another class. steps: optimiser steps of the run. mine_every: steps between two
-    mining rounds, for samplers that need one. Both may be given in epochs instead (epochs, mine_every_epochs), of
-    pairs_per_epoch pairs each (HardNet: 5,000,000; AdaSample: 1,000,000). lag: how many steps late a sampler uses the
-    losses. augment: flips and turns, see `mining.samplers.base`. checkpoint_every: steps between two checkpoints.
-    log_every: steps between two lines of the log. seed: of the initial weights, the plans and dropout."""
+    """pairs: n, pairs a batch, each of another class, 128 by default; for samplers of pairs only. steps: optimiser
+    steps of the run. mine_every: steps between two mining rounds, for samplers that need one. Both may be given in
+    epochs instead (epochs, mine_every_epochs), of pairs_per_epoch pairs each (HardNet: 5,000,000; AdaSample:
+    1,000,000). lag: how many steps late a sampler uses the losses. augment: flips and turns of pairs of patches,
+    see `mining.samplers.pairs`. checkpoint_every: steps between two checkpoints. log_every: steps between two lines of
+    the log. seed: of the initial weights, the plans and dropout."""
 
-    pairs: int = Field(128, ge=2)
+    pairs: int | None = Field(None, ge=2)
     steps: int = Field(400, ge=1)
     mine_every: int = Field(200, ge=1)
     epochs: float | None = Field(None, gt=0)
@@ -115,7 +111,7 @@ class Loop(Options):
 
     def _in_steps(self, epochs: float) -> int:
         assert self.pairs_per_epoch is not None  # the validator has checked
-        return max(1, round(epochs * self.pairs_per_epoch / self.pairs))
+        return max(1, round(epochs * self.pairs_per_epoch / (self.pairs or DEFAULT_PAIRS)))
 
 
 class Evaluation(Options):
@@ -135,15 +131,25 @@ class Validation(Evaluation):
     metric: str | None = "fpr95"
 
 
+class Policy(PolicyOptions):
+    """PADS' policy, for the `pads` miner. split: of `data.store`, the held-out items of the training classes whose
+    recall and NMI are its reward (specs 1.6: `ingest --split by-item:0.85` makes them)."""
+
+    split: str = "val"
+
+
 class Recipe(Options):
     """Everything that fixes a run but the code and the data's content. miner: None is hardest-in-batch for a loss that
-    is computed on tuples. regularisers: name to options; each is added to the loss."""
+    is computed on tuples. augment: crops and flips of images, None for the network's frame alone. regularisers: name to
+    options; each is added to the loss."""
 
     data: Data
     views: Views | None = None
+    augment: Augment | None = None
     network: NetworkSection = NetworkSection(name="l2net")
     sampler: Named = Named(name="random")
     miner: Named | None = None
+    policy: Policy | None = None
     loss: Named = Named(name="triplet-margin")
     regularisers: dict[str, dict[str, Any]] = Field(default_factory=dict)
     optimizer: Optimizer = Optimizer()

@@ -10,11 +10,13 @@ from torch import Tensor
 
 from hardmine.mining.batch import Batch
 from hardmine.mining.overlap import Overlap
-from hardmine.mining.plan import BatchPlan
+from hardmine.mining.plan import BatchPlan, Plan
+from hardmine.pipeline.image_frame import unit_interval
 from hardmine.pipeline.pixels import prepare
 from hardmine.pipeline.views import Views
 from hardmine.train.networks import Network
 from hardmine.train.objective import Objective
+from hardmine.train.optimizers import NamedOptimizer
 
 
 @dataclass
@@ -36,7 +38,7 @@ class Step:
         self,
         network: Network,
         objective: Objective,
-        optimizer: torch.optim.Optimizer,
+        optimizer: NamedOptimizer,
         *,
         device: torch.device,
         seed: int,
@@ -46,23 +48,28 @@ class Step:
         self.network, self.objective, self.optimizer = network, objective, optimizer
         self.device, self.seed, self.views, self.overlap = device, seed, views, overlap
 
-    def __call__(self, pixels: Tensor, plan: BatchPlan, lr: float) -> StepResult:
-        """pixels: uint8 (2n, H, W) or (3n, H, W) in the plan's order (anchors, positives, drawn negatives)."""
-        for group in self.optimizer.param_groups:
-            group["lr"] = lr
+    def __call__(self, pixels: Tensor, plan: Plan, factor: float) -> StepResult:
+        """pixels: in the plan's order, uint8 patches (m, H, W) or images (m, channels, side, side). factor: of the
+        learning rates."""
         torch.manual_seed(_mix(self.seed, plan.step))  # dropout is a function of (seed, step), also after a resume
         excluded = None
-        if self.overlap is not None and self.overlap.known:
+        if isinstance(plan, BatchPlan) and self.overlap is not None and self.overlap.known:
             excluded = torch.from_numpy(self.overlap.among(plan.label)).to(self.device)
         labels = torch.from_numpy(plan.labels)
-        batch = Batch(self.network(self._input(pixels, plan)), labels, plan.pairs, excluded)
-        total, output, skipped, figures = self.objective(batch, torch.from_numpy(plan.weight).to(self.device))
-        self.optimizer.zero_grad(set_to_none=True)
+        generator = torch.Generator().manual_seed(_mix(self.seed, plan.step, 1))
+        batch = Batch(self.network(self._input(pixels, plan)), labels, plan.pairs, excluded, generator)
+        weight = None if plan.weight is None else torch.from_numpy(plan.weight).to(self.device)
+        total, output, skipped, figures = self.objective(batch, weight)
+        self.optimizer.zero_grad()
         total.backward()
-        self.optimizer.step()
+        self.optimizer.step(factor)
         return StepResult(total.detach(), output.per_item.detach().mean(), skipped, figures)
 
-    def _input(self, pixels: Tensor, plan: BatchPlan) -> Tensor:
+    def _input(self, pixels: Tensor, plan: Plan) -> Tensor:
+        if self.network.frame is not None:
+            return unit_interval(pixels, self.device)
+        if not isinstance(plan, BatchPlan):
+            return prepare(pixels.to(self.device, non_blocking=True), self.network.side)
         angle = None
         if self.views is not None:
             angle = torch.from_numpy(self.views.angles(plan.rows, plan.views)).to(self.device)
@@ -70,6 +77,6 @@ class Step:
         return prepare(pixels.to(self.device, non_blocking=True), self.network.side, angle=angle, dihedral=dihedral)
 
 
-def _mix(seed: int, step: int) -> int:
-    """One 63-bit seed of (seed, step)."""
-    return int(np.random.SeedSequence([seed, step]).generate_state(1, np.uint64)[0] >> np.uint64(1))
+def _mix(*numbers: int) -> int:
+    """One 63-bit seed of several numbers."""
+    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> np.uint64(1))

@@ -53,7 +53,7 @@ def test_batches_equal_a_plain_loop(group, share):
     nearest = np.argsort(rng.random((CLASSES, CLASSES)), axis=1)[:, :25]
     nearest[rng.random(nearest.shape) < 0.1] = -1
     sampler = make(sizes=sizes, group=group, share=share, pairs=22)
-    sampler.use_nearest(nearest, 0)
+    sampler.use_nearest(nearest, None, 0)
     for step in range(30):
         plan = sampler.plan(step)
         assert plan.label.tolist() == slow(sampler, step, nearest, group, share)
@@ -63,11 +63,11 @@ def test_batches_equal_a_plain_loop(group, share):
 
 def test_near_classes_meet():
     sampler = make(group=5)
-    sampler.use_nearest(blocks(), 0)
+    sampler.use_nearest(blocks(), None, 0)
     together = [np.bincount(sampler.plan(step).label // 6, minlength=10).max() for step in range(20)]
     assert min(together) >= 5
     half = make(group=5, share=0.5)
-    half.use_nearest(blocks(), 0)
+    half.use_nearest(blocks(), None, 0)
     assert make(group=5, share=0.0).needs_nearest > 0
     counts = [np.sort(np.bincount(half.plan(step).label // 6, minlength=10))[-2:] for step in range(20)]
     assert all((c >= 5).all() for c in counts)
@@ -75,7 +75,7 @@ def test_near_classes_meet():
 
 def test_without_neighbours_it_draws_as_random_does():
     sampler = make(share=0.0)
-    sampler.use_nearest(blocks(), 0)
+    sampler.use_nearest(blocks(), None, 0)
     random = samplers.get("random")(sampler.entries, pairs=20, seed=0)
     assert all(sampler.plan(step) == random.plan(step) for step in range(10))
 
@@ -83,7 +83,7 @@ def test_without_neighbours_it_draws_as_random_does():
 def test_a_plan_depends_on_seed_and_step_alone():
     first, second = make(seed=3), make(seed=3)
     for each in (first, second):
-        each.use_nearest(blocks(), 0)
+        each.use_nearest(blocks(), None, 0)
     second.scalars(9)
     ahead = [second.plan(step) for step in (7, 3, 5)]
     assert [first.plan(step) for step in (7, 3, 5)] == ahead
@@ -93,13 +93,13 @@ def test_a_plan_depends_on_seed_and_step_alone():
 def test_coverage_counts_the_classes_seen_since_the_mining_whenever_it_is_asked():
     first, second = make(), make()
     for each in (first, second):
-        each.use_nearest(blocks(), 10)
+        each.use_nearest(blocks(), None, 10)
     seen = set()
     for step in range(10, 16):
         assert first.scalars(step)["coverage"] == pytest.approx(len(seen) / CLASSES)
         seen.update(first.plan(step).label.tolist())
     assert second.scalars(16) == first.scalars(16)
-    first.use_nearest(blocks(), 16)
+    first.use_nearest(blocks(), None, 16)
     assert first.scalars(16) == {"coverage": 0.0}
 
 

@@ -12,8 +12,9 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from hardmine.mining.lagged import LaggedAverage
-from hardmine.mining.samplers.base import Sampler, samplers
+from hardmine.mining.samplers.base import samplers
 from hardmine.mining.samplers.hardpos import farthest
+from hardmine.mining.samplers.pairs import PairSampler
 from hardmine.options import Options
 
 _LOSS_FLOOR = 1e-3  # specs 4.5: lambda / L_avg stays finite
@@ -46,7 +47,7 @@ class AdaSampleOptions(Options):
 
 
 @samplers.register("adasample")
-class AdaSample(Sampler):
+class AdaSample(PairSampler):
     """See the module's first lines; options in `AdaSampleOptions`."""
 
     Options = AdaSampleOptions
@@ -66,7 +67,7 @@ class AdaSample(Sampler):
     def choose_positive(
         self, step: int, classes: np.ndarray, size: np.ndarray, anchor: np.ndarray, rng: np.random.Generator
     ) -> tuple[np.ndarray, np.ndarray]:
-        """See `Sampler.choose_positive`."""
+        """See `PairSampler.choose_positive`."""
         assert self.distances is not None  # `plan` has checked
         distance = self.distances.from_anchor(classes, anchor).astype(np.float64)
         if self.options.distance == "angle":

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from hardmine.mining.samplers.base import Sampler, samplers
+from hardmine.mining.samplers.base import samplers
+from hardmine.mining.samplers.pairs import PairSampler
 
 
 @samplers.register("hardpos")
-class HardestPositive(Sampler):
+class HardestPositive(PairSampler):
     """Positive = argmax of the distance to the anchor, the first of equals; weights 1."""
 
     needs_distances = True
@@ -16,7 +17,7 @@ class HardestPositive(Sampler):
     def choose_positive(
         self, step: int, classes: np.ndarray, size: np.ndarray, anchor: np.ndarray, rng: np.random.Generator
     ) -> tuple[np.ndarray, np.ndarray]:
-        """See `Sampler.choose_positive`."""
+        """See `PairSampler.choose_positive`."""
         assert self.distances is not None  # `plan` has checked
         return farthest(self.distances.from_anchor(classes, anchor)), np.ones(len(size))
 

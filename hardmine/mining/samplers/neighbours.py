@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
+from hardmine.mining.grouping import grouped_classes
 from hardmine.mining.samplers.base import samplers
 from hardmine.mining.samplers.random import RandomPairs
 from hardmine.options import Options
+from hardmine.store.rounds import Round
 
 _SPARE = 16  # nearest classes beyond a group's, for those that are taken, overlap or have a single patch
 
@@ -40,38 +42,29 @@ class Neighbours(RandomPairs):
         self._mined_at = self._counted = 0
         self._seen = np.zeros(len(self._usable), bool)
 
-    def use_nearest(self, nearest: np.ndarray, step: int) -> None:
+    def use_nearest(self, nearest: np.ndarray, source: Round, step: int) -> None:
         """See `Sampler.use_nearest`."""
-        super().use_nearest(nearest, step)
+        super().use_nearest(nearest, source, step)
         self._mined_at = self._counted = step
         self._seen[:] = False
 
     def choose_classes(self, rng: np.random.Generator) -> np.ndarray:
-        """See `Sampler.choose_classes`."""
+        """See `PairSampler.choose_classes`."""
         assert self.nearest is not None  # `plan` has checked
-        drawn = super().choose_classes(rng)
-        room, grouped = self.pairs, round(self.options.share * self.pairs)
-        taken: dict[int, None] = {}  # in the order they enter
-        for seed in drawn.tolist():
-            if len(taken) == room:
-                break
-            if seed in taken:
-                continue
-            size = min(self.options.group, max(1, grouped - len(taken)))
-            taken[seed] = None
-            for near in self.nearest[seed].tolist():
-                if size == 1:
-                    break
-                if near >= 0 and self._usable[near] and near not in taken:
-                    taken[near] = None
-                    size -= 1
-        return np.fromiter(taken, np.int64, room)
+        return grouped_classes(
+            super().choose_classes(rng),
+            self.nearest,
+            self._usable,
+            count=self.pairs,
+            group=self.options.group,
+            share=self.options.share,
+        )
 
     def scalars(self, step: int) -> dict[str, float]:
         """coverage: share of the classes with a pair that were in a batch since the last mining, before `step`."""
         if self.nearest is None:
             return {}
         for done in range(self._counted, step):
-            self._seen[self.choose_classes(self._random(done))] = True
+            self._seen[self.choose_classes(self.random(done))] = True
         self._counted = max(self._counted, step)
         return {"coverage": float(self._seen.sum() / len(self.classes))}

@@ -1,19 +1,16 @@
-"""What every sampler does: draw the classes and the anchors of a step, and hand over the choice of the positive."""
+"""What every sampler of pairs does: draw the classes and the anchors of a step, and leave the positive to its kind."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, ClassVar, Literal, SupportsFloat
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal
 
 import numpy as np
-from torch.utils.data import Sampler as TorchSampler
 
-from hardmine.errors import InputError, StoreError
-from hardmine.mining.class_distances import Distances
+from hardmine.errors import InputError
 from hardmine.mining.entries import Entries
 from hardmine.mining.plan import BatchPlan
-from hardmine.options import Options
-from hardmine.registry import Registry
+from hardmine.mining.samplers.base import Sampler
 
 Augment = Literal["none", "fliprot", "dihedral", "tfeat"]
 # The codes of `pipeline.pixels.turn_and_flip` that are drawn from, evenly
@@ -26,21 +23,19 @@ _DIHEDRAL_CODES: dict[str, tuple[int, ...]] = {
 _REDRAWS = 16  # of negatives that overlap their pair, before one of them is taken as it is
 
 
-class Sampler(TorchSampler[BatchPlan]):
-    """A torch batch sampler of `BatchPlan`s: `DataLoader(dataset, batch_sampler=sampler)`.
+class PairSampler(Sampler):
+    """A batch sampler of `BatchPlan`s.
 
     entries: of one split; classes with fewer than two entries cannot give a pair and are left out (`skipped_classes`).
     pairs: n, pairs a batch, each of another class (`distinct_classes`). seed: every plan is a function of (seed, step)
     and of what was recorded or mined before, never of the number of workers. augment: flips and turns drawn for each
     pair: 'fliprot' (HardNet: transpose and mirror, each with probability 1/2), 'tfeat' (with probability 1/2 one of the
     three turns, then with 1/2 upside down), 'dihedral' (all eight, evenly) or 'none'. lag: how many steps late the
-    recorded losses are used. draws_negatives: set it, and each pair gets a random entry of another class. A subclass chooses the positives in `choose_positive`.
+    recorded losses are used. draws_negatives: set it, and each pair gets a random entry of another class. A subclass
+    chooses the positives in `choose_positive`.
     """
 
-    Options: ClassVar[type[Options]] = Options
-    needs_distances: ClassVar[bool] = False
     distinct_classes: ClassVar[bool] = True
-    needs_nearest: int = 0  # how many nearest classes of each class `use_nearest` must be given; 0: none
 
     def __init__(
         self,
@@ -52,10 +47,8 @@ class Sampler(TorchSampler[BatchPlan]):
         augment: Augment = "none",
         lag: int = 16,
     ):
-        self.entries, self.pairs, self.seed, self.augment, self.lag = entries, pairs, seed, augment, lag
-        self.options = self.Options() if options is None else options
-        self.distances: Distances | None = None
-        self.nearest: np.ndarray | None = None
+        super().__init__(entries, options, seed=seed)
+        self.pairs, self.augment, self.lag = pairs, augment, lag
         self.draws_negatives = False
         self.overlaps: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None  # classes that are no negatives
         self.classes = np.flatnonzero(np.diff(entries.offsets) >= 2)
@@ -66,26 +59,11 @@ class Sampler(TorchSampler[BatchPlan]):
                 f"{len(self.classes)} ({self.skipped_classes} have one patch): choose fewer pairs, or views for "
                 "classes with one patch"
             )
-        self._steps = range(0)
-
-    def between(self, first: int, stop: int) -> Sampler:
-        """Make iterating deliver the plans of steps first .. stop - 1. Returns self."""
-        self._steps = range(first, stop)
-        return self
-
-    def __len__(self) -> int:
-        return len(self._steps)
-
-    def __iter__(self) -> Iterator[BatchPlan]:
-        return map(self.plan, self._steps)
 
     def plan(self, step: int) -> BatchPlan:
         """The batch of `step`. AdaSample's Algorithm 1, lines 1-3, without line 3's choice of the positive."""
-        if self.needs_distances and self.distances is None:
-            raise StoreError("this sampler needs the distances of a mining round: set `sampler.distances` first")
-        if self.needs_nearest and self.nearest is None:
-            raise StoreError("this sampler needs the nearest classes of a mining round: call `use_nearest` first")
-        rng = self._random(step)
+        self.require_round()
+        rng = self.random(step)
         classes = self.choose_classes(rng)
         start, size = self.entries.offsets[classes], np.diff(self.entries.offsets)[classes]
         anchor = np.minimum((rng.random(self.pairs) * size).astype(np.int64), size - 1)
@@ -103,7 +81,7 @@ class Sampler(TorchSampler[BatchPlan]):
     def _draw_negatives(self, step: int, classes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """For each pair a class, int64 (n,), drawn evenly from the others, and one of its entries: HardNet's and GOR's
         random non-match. From random numbers of their own, so that the pairs are those of a plan without."""
-        rng = np.random.Generator(np.random.Philox(key=[self.seed, step], counter=[0, 0, 0, 1]))
+        rng = self.random(step, stream=1)
         size = np.diff(self.entries.offsets)
         there = np.flatnonzero(size)
         if len(there) < 2:
@@ -124,33 +102,8 @@ class Sampler(TorchSampler[BatchPlan]):
         """The classes of a batch, int64 (n,), each with two entries or more: drawn evenly, without repetition."""
         return self.classes[rng.choice(len(self.classes), self.pairs, replace=False)]
 
-    def use_nearest(self, nearest: np.ndarray, step: int) -> None:
-        """Plan with these nearest classes, int64 (C, K), nearest first, -1 for none: those of the round mined at
-        `step`."""
-        self.nearest = nearest
-
     def choose_positive(
         self, step: int, classes: np.ndarray, size: np.ndarray, anchor: np.ndarray, rng: np.random.Generator
     ) -> tuple[np.ndarray, np.ndarray]:
         """Slots of the positives int64 (n,), never the anchor's, and the weights (n,) with mean 1."""
         raise NotImplementedError(f"{type(self).__name__} does not say how it chooses positives")
-
-    def _random(self, step: int) -> np.random.Generator:
-        return np.random.Generator(np.random.Philox(key=[self.seed, step]))
-
-    def record(self, step: int, loss: SupportsFloat) -> None:
-        """Tell the sampler the mean unweighted loss of a step (a number, or a tensor not read back yet)."""
-
-    def state(self, step: int) -> dict[str, Any]:
-        """What a run that continues at `step` needs beyond the seed; JSON."""
-        return {}
-
-    def load(self, state: dict[str, Any]) -> None:
-        """Go back to a `state`."""
-
-    def scalars(self, step: int) -> dict[str, float]:
-        """The sampler's own numbers for the log."""
-        return {}
-
-
-samplers: Registry[type[Sampler]] = Registry("sampler", "hardmine.mining.samplers")

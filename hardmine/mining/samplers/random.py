@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from hardmine.mining.samplers.base import Sampler, samplers
+from hardmine.mining.samplers.base import samplers
+from hardmine.mining.samplers.pairs import PairSampler
 
 
 @samplers.register("random")
-class RandomPairs(Sampler):
+class RandomPairs(PairSampler):
     """Positives uniform over the other entries of the class (specs 3.3); needs no mining."""
 
     def choose_positive(
         self, step: int, classes: np.ndarray, size: np.ndarray, anchor: np.ndarray, rng: np.random.Generator
     ) -> tuple[np.ndarray, np.ndarray]:
-        """See `Sampler.choose_positive`."""
+        """See `PairSampler.choose_positive`."""
         other = np.minimum((rng.random(len(size)) * (size - 1)).astype(np.int64), size - 2)
         return other + (other >= anchor), np.ones(len(size))

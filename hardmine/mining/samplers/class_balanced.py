@@ -1,0 +1,87 @@
+"""Class-balanced batches: a few classes, the same number of items of each; for miners that look inside a batch."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from hardmine.errors import InputError
+from hardmine.mining.plan import ItemPlan
+from hardmine.mining.samplers.base import Sampler, samplers
+from hardmine.options import Options
+
+
+class ClassBalancedOptions(Options):
+    """classes, per_class: a batch is `classes` groups of `per_class` items of one class, different items where the
+    class has so many. small: what happens to a class of fewer: "drop", it is never drawn (and counted), "repeat", items
+    come several times, told apart by augmentation alone (DSDML's code). draw: how classes are chosen: "distinct",
+    different ones in a batch, drawn evenly; "pads", any but the last two, as PADS' batch builder (specs 1.7); "pass", a
+    random order of all classes, each once, and then the next order (DSDML's epochs; the classes that are left over at
+    the end of a pass, fewer than a batch, are not used in it)."""
+
+    classes: int = Field(32, ge=2)
+    per_class: int = Field(4, ge=2)
+    small: Literal["drop", "repeat"] = "drop"
+    draw: Literal["distinct", "pads", "pass"] = "distinct"
+
+
+@samplers.register("class-balanced")
+class ClassBalanced(Sampler):
+    """Batches of single items; options in `ClassBalancedOptions`."""
+
+    Options = ClassBalancedOptions
+    options: ClassBalancedOptions
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self._size = np.diff(self.entries.offsets)
+        least = self.options.per_class if self.options.small == "drop" else 1
+        self.classes = np.flatnonzero(self._size >= least)
+        self.skipped_classes = int(np.count_nonzero(self._size) - len(self.classes))
+        needed = 3 if self.options.draw == "pads" else self.options.classes
+        if len(self.classes) < needed:
+            raise InputError(
+                f"a batch needs {needed} classes with {least} items or more, but this split has {len(self.classes)} "
+                f"({self.skipped_classes} have fewer): choose fewer classes or items of each"
+            )
+        self._counted, self._seen = 0, np.zeros(len(self._size), bool)
+
+    def plan(self, step: int) -> ItemPlan:
+        """See `Sampler.plan`."""
+        self.require_round()
+        rng = self.random(step)
+        chosen = self.choose_classes(step, rng)
+        entry = self.entries.offsets[chosen][:, None] + self._slots(self._size[chosen], rng)
+        row = self.entries.row[entry.reshape(-1)]
+        return ItemPlan(step, row, np.repeat(chosen, self.options.per_class))
+
+    def choose_classes(self, step: int, rng: np.random.Generator) -> np.ndarray:
+        """The classes of a batch, int64 (classes,)."""
+        count, known = self.options.classes, len(self.classes)
+        if self.options.draw == "distinct":
+            return self.classes[rng.choice(known, count, replace=False)]
+        if self.options.draw == "pass":
+            per_pass = known // count
+            order = self.random(step // per_pass, stream=1).permutation(known)
+            return self.classes[order[step % per_pass * count :][:count]]
+        drawn: list[int] = []
+        while len(drawn) < count:
+            drawn += [one for one in [int(rng.integers(known))] if one not in drawn[-2:]]
+        return self.classes[drawn]
+
+    def _slots(self, size: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """int64 (classes, per_class): the drawn items of each class, all of them once before one comes again."""
+        widest, wanted = int(size.max()), self.options.per_class
+        key = rng.random((len(size), widest))
+        key[np.arange(widest)[None, :] >= size[:, None]] = np.inf
+        order = np.argsort(key, axis=1)
+        return np.take_along_axis(order, np.arange(wanted)[None, :] % size[:, None], axis=1)
+
+    def scalars(self, step: int) -> dict[str, float]:
+        """coverage: share of the usable classes that were in a batch before `step`."""
+        for done in range(self._counted, step):
+            self._seen[self.choose_classes(done, self.random(done))] = True
+        self._counted = max(self._counted, step)
+        return {"coverage": float(self._seen[self.classes].mean())}

@@ -1,0 +1,166 @@
+"""Image training on small folders of shapes: learns, resumes to the bit, never touches a held-out item."""
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image, ImageDraw
+
+from hardmine.errors import InputError
+from hardmine.mining.mine import mine
+from hardmine.options import check
+from hardmine.pipeline.ingest import ingest
+from hardmine.protocols.evaluate import score
+from hardmine.store.patches import PatchStore
+from hardmine.train.checkpoint import last
+from hardmine.train.loop import train
+from hardmine.train.recipe import Recipe
+from hardmine.train.runs import Run, load
+
+CLASSES, EACH = 12, 8
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    """Coloured polygons on noise, in images of several sizes; a class is a polygon."""
+    root, rng = tmp_path_factory.mktemp("images"), np.random.default_rng(0)
+    for c in range(CLASSES):
+        corners, colour = rng.uniform(0.1, 0.9, (5, 2)), tuple(rng.integers(0, 256, 3).tolist())
+        (root / "raw" / f"class{c:02d}").mkdir(parents=True)
+        for i in range(EACH):
+            size = np.array([rng.integers(30, 60), rng.integers(30, 60)])
+            image = Image.fromarray(rng.integers(0, 80, (*size[::-1], 3), dtype=np.uint8))
+            moved = (corners + rng.normal(0, 0.03, corners.shape)) * size
+            ImageDraw.Draw(image).polygon([tuple(p) for p in moved.tolist()], fill=colour)
+            image.save(root / "raw" / f"class{c:02d}" / f"{i}.png")
+    ingest("folder", root / "raw", root / "store", split="by-item:0.75")
+    return root / "store"
+
+
+def recipe(store, **changes):
+    tree = {
+        "data": {"store": str(store), "split": "train", "exclude_overlap": 0.0},
+        "network": {"name": "convnet", "side": 20, "resize": 22, "channels": 3, "width": 8, "blocks": 2, "dim": 16},
+        "augment": {"crop": "random", "shift": 1},
+        "sampler": {"name": "class-balanced", "classes": 6, "per_class": 3},
+        "miner": {"name": "semi-hard"},
+        "loss": {"name": "triplet"},
+        "optimizer": {"name": "adam", "lr": 3e-3, "weight_decay": 4e-4, "head_lr": 1e-2},
+        "schedule": {"name": "constant"},
+        "train": {"steps": 12, "mine_every": 6, "checkpoint_every": 4, "log_every": 2, "lag": 3},
+    }
+    for path, value in changes.items():
+        section, _, key = path.partition("__")
+        if key:
+            tree.setdefault(section, {})[key] = value
+        elif value is None:
+            tree.pop(section, None)
+        else:
+            tree[section] = value
+    return check(Recipe, tree, "the test's recipe")
+
+
+PADS = {
+    "miner": {"name": "pads"},
+    "loss": {"name": "margin"},
+    "policy": {"every": 3, "split": "val", "history": 4, "averages": (2,)},
+    "sampler": {"name": "pads-classes", "classes": 6, "per_class": 3, "group": 3, "candidates": 6},
+}
+
+
+def weights(run):
+    return (run / "weights.safetensors").read_bytes()
+
+
+def test_descriptors_get_better(store, tmp_path):
+    opened = PatchStore.open(store)
+    rows = opened.rows("val")
+    labels = opened.label[rows]
+
+    def right(network):
+        round = mine(opened, tmp_path / "mining", network, split="val", derive=("knn",), neighbours=1).round
+        assert np.array_equal(round.entry_row[round.items], rows)
+        return float((opened.label[round.knn()[0][:, 0]] == labels).mean())
+
+    wanted = recipe(store, train__steps=60, train__mine_every=60)
+    before = load(
+        train(recipe(store, train__steps=1, optimizer__lr=1e-9, optimizer__head_lr=None), tmp_path / "no").path
+    )
+    after = load(train(wanted, tmp_path / "run").path)
+    assert right(after) > right(before) + 0.1
+
+
+@pytest.mark.parametrize("kind", ["semi-hard", "pads"])
+def test_a_resumed_run_ends_with_the_same_bytes(store, tmp_path, kind):
+    wanted = recipe(store, **(PADS if kind == "pads" else {}))
+    train(wanted, tmp_path / "whole")
+
+    class Stop(Exception):
+        pass
+
+    def stop(step, steps, figures):
+        if step >= 6:
+            raise Stop
+
+    with pytest.raises(Stop):
+        train(wanted, tmp_path / "parts", progress=stop)
+    assert last(tmp_path / "parts" / "checkpoints").step == 4
+    resumed = train(wanted, tmp_path / "parts")
+    assert resumed.trained == 8
+    assert weights(tmp_path / "parts") == weights(tmp_path / "whole")
+    log = [json.loads(line) for line in (tmp_path / "whole" / "log.jsonl").read_text().splitlines()]
+    if kind == "pads":
+        asked = [line["step"] for line in log if "policy/reward" in line]
+        assert asked == [4, 7, 10]
+        final = last(tmp_path / "whole" / "checkpoints")
+        again = last(tmp_path / "parts" / "checkpoints")
+        for part in ("policy", "loss", "optimizer"):
+            assert (final.path / f"{part}.safetensors").read_bytes() == (
+                again.path / f"{part}.safetensors"
+            ).read_bytes()
+        assert final.tensors("loss")["beta"].shape == (CLASSES,)
+        assert final.tensors("loss")["beta"].std() > 0  # it was learned
+
+
+def test_loader_workers_do_not_change_the_weights(store, tmp_path):
+    train(recipe(store, train__steps=4, train__mine_every=4), tmp_path / "none")
+    train(recipe(store, train__steps=4, train__mine_every=4, data__loader_workers=1), tmp_path / "one")
+    assert weights(tmp_path / "none") == weights(tmp_path / "one")
+
+
+def test_pairs_of_images_train_from_a_round(store, tmp_path):
+    pairs = {"sampler": {"name": "adasample"}, "loss": {"name": "triplet-margin"}, "miner": None, "train__pairs": 6}
+    result = train(recipe(store, **pairs), tmp_path / "run")
+    assert result.trained == 12
+    assert Run.open(result.path).result["steps"] == 12
+
+
+def test_no_batch_holds_a_held_out_item(store, tmp_path):
+    from hardmine.mining.entries import list_entries
+    from hardmine.mining.samplers import samplers
+
+    opened = PatchStore.open(store)
+    held_out = set(opened.rows("val").tolist())
+    entries = list_entries(opened, "train", None)
+    sampler = samplers.get("class-balanced")(
+        entries, check(samplers.get("class-balanced").Options, {"classes": 6, "per_class": 3}, "")
+    )
+    assert not held_out & {row for step in range(200) for row in sampler.plan(step).rows.tolist()}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"views": {"per_class": 4}}, "rotated views are made of grey patches only"),
+        ({"train__pairs": 4}, "gives single items"),
+        ({"train__augment": "fliprot"}, "leave train.pairs and train.augment out"),
+        ({"network": {"name": "l2net"}}, "images of several sizes"),
+        ({"policy": {}}, 'steers the miner "pads"'),
+        ({**PADS, "policy": {"split": "train"}}, "must be measured on held-out items"),
+        ({**PADS, "miner": {"name": "semi-hard"}, "policy": None}, "draws by the distribution of the miner"),
+        ({"loss": {"name": "triplet-margin"}, "miner": {"name": "hardest-in-batch"}}, "needs a batch of pairs"),
+    ],
+)
+def test_what_does_not_fit_is_said(store, tmp_path, changes, message):
+    with pytest.raises(InputError, match=message):
+        train(recipe(store, **changes), tmp_path / "run", score)
