@@ -55,19 +55,23 @@ class Step:
         if self.overlap is not None and self.overlap.known:
             excluded = torch.from_numpy(self.overlap.among(plan.label)).to(self.device)
         labels = torch.from_numpy(plan.labels)
-        batch = Batch(self.network(self._input(pixels, plan)), labels, plan.pairs, excluded)
+        given = planned_input(pixels.to(self.device, non_blocking=True), plan, self.network.side, self.views)
+        batch = Batch(self.network(given), labels, plan.pairs, excluded)
         total, output, skipped, figures = self.objective(batch, torch.from_numpy(plan.weight).to(self.device))
         self.optimizer.zero_grad(set_to_none=True)
         total.backward()
         self.optimizer.step()
         return StepResult(total.detach(), output.per_item.detach().mean(), skipped, figures)
 
-    def _input(self, pixels: Tensor, plan: BatchPlan) -> Tensor:
-        angle = None
-        if self.views is not None:
-            angle = torch.from_numpy(self.views.angles(plan.rows, plan.views)).to(self.device)
-        dihedral = torch.from_numpy(plan.symmetries) if plan.dihedral.any() else None
-        return prepare(pixels.to(self.device, non_blocking=True), self.network.side, angle=angle, dihedral=dihedral)
+
+def planned_input(pixels: Tensor, plan: BatchPlan, side: int, views: Views | None) -> Tensor:
+    """The network's input float32 (m, 1, side, side) of a plan's patches uint8 (m, H, W), turned and flipped as the
+    plan says, on the device of `pixels`."""
+    angle = None
+    if views is not None:
+        angle = torch.from_numpy(views.angles(plan.rows, plan.views)).to(pixels.device)
+    dihedral = torch.from_numpy(plan.symmetries) if plan.dihedral.any() else None
+    return prepare(pixels, side, angle=angle, dihedral=dihedral)
 
 
 def _mix(seed: int, step: int) -> int:
