@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from gather import gather, stream
 from ingest import ingest_phototour
+from losses import loss_rows
 from measure import Row, fastest, phototour_folder, show
 
 ROOT = Path(__file__).parents[1]
@@ -34,31 +35,6 @@ def plan(work: Path) -> list[Row]:
     steps = iter(range(10**6))
     (ours,) = fastest(lambda: sampler.plan(next(steps)), runs=50)
     return [("AdaSample plan, 1024 pairs of 100,000 classes", f"{1e3 * ours:.2f} ms against 2 ms", 2e-3 / ours, 1)]
-
-
-def loss(work: Path) -> list[Row]:
-    from pytorch_metric_learning import losses as pml_losses
-    from pytorch_metric_learning import miners as pml_miners
-
-    from hardmine.mining.miners.hardest_in_batch import HardestInBatch
-    from hardmine.train.losses.triplet_margin import TripletMargin
-
-    x = torch.nn.functional.normalize(torch.randn(2048, 128), dim=1)
-    labels = torch.arange(1024).repeat(2)
-    miner, ours = HardestInBatch(), TripletMargin()
-    their_miner, theirs = pml_miners.BatchHardMiner(), pml_losses.TripletMarginLoss(margin=1.0)
-
-    def step() -> None:
-        y = x.clone().requires_grad_()
-        ours(y, miner(y.detach(), labels)).value.backward()
-
-    def their_step() -> None:
-        y = x.clone().requires_grad_()
-        theirs(y, labels, their_miner(y, labels)).backward()
-
-    a, b = fastest(step, their_step, runs=15)
-    how = f"{1e3 * a:.1f} ms; pytorch-metric-learning's BatchHardMiner + TripletMarginLoss {1e3 * b:.1f} ms"
-    return [("hardest-in-batch loss, forward and backward, 1024 x 128", how, b / a, 5)]
 
 
 def network_passes(work: Path) -> list[Row]:
@@ -116,7 +92,7 @@ BENCHMARKS = {
     "gather": gather,
     "stream": stream,
     "plan": plan,
-    "loss": loss,
+    "losses": loss_rows,
     "ingest": ingest_phototour,
     "network": network_passes,
     "cli": command_line,

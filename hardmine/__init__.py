@@ -6,7 +6,8 @@ The library in one line each; everything is imported when it is first used:
     describe_image           keypoints and descriptors of a photograph
     ingest, mine, evaluate   the stages, from paths to a path (training: `hardmine.train.loop.train`)
     PatchStore, MiningStore  what is on disk
-    readers, networks, samplers, miners, losses    the parts, found by name
+    readers, networks, samplers, miners, losses, regularisers    the parts, found by name
+    Batch                    descriptors of a batch, what miners, losses and regularisers are called with
     fpr95, roc_curve         metrics on arrays
 """
 
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hardmine.metrics.fpr95 import fpr95
     from hardmine.metrics.roc import roc_curve
+    from hardmine.mining.batch import Batch
     from hardmine.mining.mine import mine
     from hardmine.mining.miners import miners
     from hardmine.mining.samplers import samplers
@@ -29,11 +31,13 @@ if TYPE_CHECKING:
     from hardmine.store.rounds import MiningStore
     from hardmine.train.losses import losses
     from hardmine.train.networks import networks
+    from hardmine.train.regularisers import regularisers
     from hardmine.train.runs import load
 
 __version__ = "0.1.0"
 
 _HOME = {
+    "Batch": "mining.batch",
     "MiningStore": "store.rounds",
     "PatchStore": "store.patches",
     "describe_image": "protocols.describe",
@@ -46,11 +50,13 @@ _HOME = {
     "miners": "mining.miners",
     "networks": "train.networks",
     "readers": "pipeline.readers",
+    "regularisers": "train.regularisers",
     "roc_curve": "metrics.roc",
     "samplers": "mining.samplers",
 }
 
 __all__ = [
+    "Batch",
     "MiningStore",
     "PatchStore",
     "describe_image",
@@ -63,6 +69,7 @@ __all__ = [
     "miners",
     "networks",
     "readers",
+    "regularisers",
     "roc_curve",
     "samplers",
 ]

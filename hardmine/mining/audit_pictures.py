@@ -32,7 +32,7 @@ def contact_sheet(store: PatchStore, groups: Sequence[np.ndarray], titles: Seque
         pen.text((GAP, top), title + more, fill="black", font=font)
         for column, (row, pixels) in enumerate(zip(group[:ACROSS].tolist(), store.gather(group[:ACROSS]))):
             left = GAP + column * (THUMB + GAP)
-            sheet.paste(_thumbnail(pixels), (left, top + LINE))
+            sheet.paste(thumbnail(pixels), (left, top + LINE))
             raw = store.raw_label[row]
             name = raw.decode("utf-8", "backslashreplace") if isinstance(raw, bytes) else str(raw)
             pen.text((left, top + LINE + THUMB), f"row {row}", fill="black", font=font)
@@ -76,7 +76,8 @@ def _of_both(found: Audit, pair: np.ndarray) -> np.ndarray:
     return np.concatenate([found.rows[label == c][: ACROSS // 2] for c in pair])
 
 
-def _thumbnail(pixels: np.ndarray) -> Image.Image:
+def thumbnail(pixels: np.ndarray) -> Image.Image:
+    """An item's pixels as RGB, scaled to fit a grey square of THUMB pixels."""
     image = Image.fromarray(np.ascontiguousarray(pixels)).convert("RGB")
     scale = THUMB / max(image.size)
     image = image.resize((max(1, round(image.width * scale)), max(1, round(image.height * scale))))

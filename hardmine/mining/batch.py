@@ -10,7 +10,7 @@ from torch import Tensor
 from hardmine.errors import InputError
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Batch:
     """The descriptors of a training step with what is known about them.
 
@@ -89,6 +89,24 @@ class Batch:
     def excluded(self) -> Tensor:
         """bool (n, n) on the descriptors' device: True where pair j gives no negative for pair i."""
         self.parts()
-        labels = self.labels[: self.pairs].to(self.descriptors.device)
-        same = labels[:, None] == labels[None, :]
+        same = _alike(self.labels[: self.pairs].to(self.descriptors.device))
         return same if self.not_negative is None else same | self.not_negative.to(same.device)
+
+    def rows(self) -> tuple[Tensor, Tensor, Tensor]:
+        """All rows as single items, without the drawn negatives: (descriptors (m', D), positive, negative), the last
+        two bool (m', m') on the descriptors' device: which rows are of one class (a row itself is, too), and which are
+        negatives of each other. Of what is `not_negative` a row is neither."""
+        m = len(self.descriptors) if self.pairs is None else 2 * self.pairs
+        positive = _alike(self.labels[:m].to(self.descriptors.device))
+        if self.not_negative is None:
+            return self.descriptors[:m], positive, ~positive
+        return self.descriptors[:m], positive, ~(positive | self.not_negative.to(positive.device).repeat(2, 2))
+
+
+def full_precision(x: Tensor) -> Tensor:
+    """What is computed on: x in float32, or in float64 where it is that already."""
+    return x if x.dtype == torch.float64 else x.float()
+
+
+def _alike(labels: Tensor) -> Tensor:
+    return labels[:, None] == labels[None, :]

@@ -2,39 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
+from hardmine.errors import InputError
+from hardmine.options import Options as ProtocolOptions
+from hardmine.options import check
 from hardmine.registry import Registry
 from hardmine.store.patches import PatchStore
 
 Describe = Callable[[np.ndarray], np.ndarray]  # int64 (n,) rows -> float32 (n, D) descriptors
+Curve = tuple[np.ndarray, np.ndarray]  # x and y to draw
 
 
 @dataclass
 class Evaluated:
-    """metrics: name to value (rates in 0..1). facts: what the figures were measured on, JSON. curve: (x, y) arrays to
-    draw, with their axis names."""
+    """What one descriptor came to.
+
+    metrics: the few headline numbers, name to value; see `hardmine.metrics.LOWER_IS_BETTER` for their direction. facts:
+    what the figures were measured on, JSON. details: every further cell, name to value. Rates are in 0..1. curves: what
+    `plot` and `histogram` draw, by name, small.
+    """
 
     metrics: dict[str, float]
     facts: dict[str, Any] = field(default_factory=dict)
-    curve: tuple[np.ndarray, np.ndarray] | None = None
+    details: dict[str, float] = field(default_factory=dict)
+    curves: dict[str, Curve] = field(default_factory=dict)
 
 
 class Protocol:
-    """One published evaluation. `evaluate` measures descriptors on a split of a store; `plot` draws its curves."""
+    """One published evaluation with its options. `evaluate` measures descriptors on a split of a store."""
 
-    def evaluate(self, store: PatchStore, describe: Describe, split: str | None, pairs: str | None) -> Evaluated:
+    Options: ClassVar[type[ProtocolOptions]] = ProtocolOptions
+
+    def __init__(self, options: ProtocolOptions):
+        self.options = options
+
+    def evaluate(self, store: PatchStore, describe: Describe, split: str | None) -> Evaluated:
         """Raises InputError where the store does not hold what the protocol needs."""
         raise NotImplementedError(f"{type(self).__name__} does not say how it evaluates")
 
     def plot(self, results: dict[str, Evaluated], file: Path) -> None:
-        """Draw the curves of several descriptors, by name, to a PNG."""
-        raise NotImplementedError(f"{type(self).__name__} draws nothing")
+        """Draw the protocol's figure of several descriptors, by name, to a PNG. Raises InputError where it has none."""
+        raise InputError(f"{type(self).__name__} draws no figure: leave out --plot")
+
+    def histogram(self, results: dict[str, Evaluated], file: Path) -> None:
+        """Draw the similarities of matching and non-matching pairs to a PNG. Raises InputError where there are none."""
+        raise InputError(f"{type(self).__name__} draws no histogram: leave out --histogram")
 
 
 protocols: Registry[type[Protocol]] = Registry("protocol", "hardmine.protocols")
+
+
+def protocol(name: str, options: Mapping[str, Any] | None = None) -> Protocol:
+    """The protocol called `name` with `options`. Raises UnknownNameError for an unknown protocol or option, InputError
+    for an unfit value."""
+    kind = protocols.get(name)
+    return kind(check(kind.Options, options or {}, f"the options of protocol {name!r}"))

@@ -29,3 +29,10 @@ def chosen_network(
     if weights is not None:
         load_weights(network, weights)
     return network.eval(), f"{name} ({weights.name if weights else 'untrained'})"
+
+
+def default_mining(store: Path, checkpoint: Path | None) -> Path:
+    """The mining store to use where none is named: that of the run `checkpoint`, where it is one, else STORE.mining."""
+    if checkpoint is not None and checkpoint.is_dir():
+        return checkpoint / "mining"
+    return Path(f"{str(store).rstrip('/')}.mining")

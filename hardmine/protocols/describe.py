@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from hardmine.errors import InputError
 from hardmine.mining.embed import embed_entries, embed_patches
 from hardmine.pipeline.frames import REACH, cut, detect
 from hardmine.pipeline.images import read_grey
+from hardmine.protocols.hpatches_csv import write_csv
 from hardmine.store.files import replacing
 from hardmine.store.patches import PatchStore
 from hardmine.train.networks import Network
@@ -30,18 +32,31 @@ def describe_image(
 
 
 def describe(
-    run: str | Path, source: str | Path, out: str | Path, *, points: int = 2000, device: str | None = None
+    run: str | Path,
+    source: str | Path,
+    out: str | Path,
+    *,
+    points: int = 2000,
+    device: str | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
-    """Write the descriptors of `source` to the npz file `out`, and say what it holds.
+    """Write the descriptors of `source` to `out`, and say what it holds.
 
     source: a photograph (arrays `keypoints` (n, 4) and `descriptors` (n, dim)), or a patch store (arrays `rows` (n,)
-    and `descriptors`). run: see `train.runs.load`. Raises MissingError, InputError.
+    and `descriptors`). run: see `train.runs.load`. out: an npz file; or, for a store of HPatches, a folder for the
+    benchmark's CSV layout (a name without ending). progress: called with (files done, files in all) there. Raises
+    MissingError, InputError.
     """
     network, source, out = load(run), Path(source), Path(out)
+    store = PatchStore.open(source) if source.is_dir() else None
     if out.suffix != ".npz":
-        raise InputError(f"{out}: the descriptors are written as .npz; name the file so")
-    if source.is_dir():
-        store = PatchStore.open(source)
+        if store is None or out.suffix or out.is_file() or store.column("kind") is None:
+            raise InputError(
+                f"{out}: the descriptors are written as .npz; name the file so. For a patch store of HPatches, a name "
+                "without ending is a folder for the benchmark's CSV files"
+            )
+        return _describe_strips(network, store, out, device, progress)
+    if store is not None:
         rows = np.flatnonzero(store.used)
         arrays = {"rows": rows, "descriptors": embed_entries(store, rows, None, network, device=device)}
     else:
@@ -50,3 +65,12 @@ def describe(
     with replacing(out) as temporary, temporary.open("wb") as file:
         np.savez(file, allow_pickle=False, **arrays)
     return {"out": str(out), **{name: list(array.shape) for name, array in arrays.items()}}
+
+
+def _describe_strips(
+    network: Network, store: PatchStore, out: Path, device: str | None, progress: Callable[[int, int], None] | None
+) -> dict[str, Any]:
+    files = write_csv(
+        out, store, lambda rows: embed_entries(store, rows, None, network, device=device), progress=progress
+    )
+    return {"out": str(out), "files": files}

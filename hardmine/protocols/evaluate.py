@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,24 +13,26 @@ import torch
 from hardmine.errors import InputError, StoreError
 from hardmine.mining.embed import embed_entries
 from hardmine.mining.mine import mine
-from hardmine.protocols.base import Describe, Evaluated, protocols
-from hardmine.protocols.baselines import baseline
+from hardmine.protocols.base import Describe, Evaluated
+from hardmine.protocols.base import protocol as build_protocol
+from hardmine.protocols.contenders import contenders
 from hardmine.store.patches import PatchStore
 from hardmine.store.rounds import MiningStore, Round
 from hardmine.train.networks import Network
-from hardmine.train.recipe import Evaluation
+from hardmine.train.recipe import Evaluation, Recipe, Validation
 
 
 @dataclass
 class Report:
-    """results: descriptor name to what was measured. embedded: rows embedded for it (0: a round was reused).
-    round: number of the round used. messages: what the user should know."""
+    """results: descriptor name to what was measured. embedded: rows embedded for it (0: rounds were reused). round:
+    number of the evaluated network's round, None where there was only what was compared. messages: what the user
+    should know."""
 
     protocol: str
     store: Path
     results: dict[str, Evaluated]
     embedded: int
-    round: int
+    round: int | None
     messages: list[str] = field(default_factory=list)
 
     def json(self) -> dict[str, Any]:
@@ -41,7 +43,10 @@ class Report:
             "round": self.round,
             "embedded": self.embedded,
             "messages": self.messages,
-            "results": {name: {**r.facts, **r.metrics} for name, r in self.results.items()},
+            "results": {
+                name: {**r.facts, **r.metrics, **({"details": r.details} if r.details else {})}
+                for name, r in self.results.items()
+            },
         }
 
 
@@ -54,41 +59,72 @@ def evaluate(
     name: str | None = None,
     round: int | str | None = None,
     split: str | None = None,
-    pairs: str | None = None,
+    options: Mapping[str, Any] | None = None,
     compare: Sequence[str] = (),
-    roc: str | Path | None = None,
+    plot: str | Path | None = None,
+    histogram: str | Path | None = None,
     device: str | torch.device | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Report:
-    """Evaluate one network, or one committed round, on a patch store.
+    """Evaluate one network, or one committed round, on a patch store, and what it is compared with.
 
     network: its round in the mining store `mining` is found by content key, or mined. round: the number of a committed
-    round, or 'latest' (the default), in place of a network; it must be a round of this store. name: what the row is
-    called. compare: baselines by name, in the same report. roc: where to draw the ROC curves (PNG). Raises InputError,
-    MissingError, StoreError.
+    round, or 'latest', in place of a network; it must be a round of this store. Without both, and without `compare`,
+    the latest; with `compare`, only that is evaluated. name: what the row is called. options: of the protocol. compare:
+    see `contenders`; networks among them are embedded once, through rounds, too. plot, histogram: where to draw the
+    protocol's figures (PNG). Raises InputError, MissingError, StoreError.
     """
-    opened, method = PatchStore.open(store), protocols.get(protocol)()
-    split = opened.resolve_split(split)
     if network is not None and round is not None:
         raise InputError("give either a network to evaluate or a committed round, not both")
+    opened, method = PatchStore.open(store), build_protocol(protocol, options)
+    split = opened.resolve_split(split)
+    chosen = None
+    if network is None and (round is not None or not compare):
+        chosen = _committed(MiningStore(mining).open("latest" if round is None else round), opened, split)
+    label = name or (network.name if network is not None else "" if chosen is None else _network_name(chosen))
+    results: dict[str, Evaluated] = {}
+    messages: list[str] = []
+    embedded = 0
+
+    def mined(what: Network, where: Path, said_of: str = "") -> Round:
+        nonlocal embedded
+        found = mine(opened, where, what, split=split, derive=(), device=device, progress=progress)
+        embedded += found.embedded
+        messages.extend(said_of + message for message in found.messages)
+        return found.round
+
+    for rival in contenders(compare, taken=label):
+        if rival.network is not None:
+            describe = from_round(mined(rival.network, rival.mining or Path(mining), f"{rival.label}: "))
+        else:
+            assert rival.describe is not None  # a contender has one of the two
+            describe = rival.describe(opened)
+        results[rival.label] = method.evaluate(opened, describe, split)
     if network is not None:
-        mined = mine(opened, Path(mining), network, split=split, derive=(), device=device, progress=progress)
-        used, embedded, messages = mined.round, mined.embedded, list(mined.messages)
-    else:
-        used, embedded, messages = MiningStore(mining).open("latest" if round is None else round), 0, []
-        if used.key["patches"] != opened.fingerprint or used.key["split"] != split:
-            raise StoreError(
-                f"round {used.number} of {mining} was mined over the split {used.key['split']!r} of another patch "
-                f"store or of another state of it, not over {split!r} of {store}: mine it, or name another round"
-            )
-    results = {other: method.evaluate(opened, baseline(opened, other), split, pairs) for other in compare}
-    label = name or str(used.key["network"]["network"])
-    results[label] = method.evaluate(opened, from_round(used), split, pairs)
+        chosen = mined(network, Path(mining))
+    if chosen is not None:
+        results[label] = method.evaluate(opened, from_round(chosen), split)
     if any(r.facts.get("partial") for r in results.values()):
-        messages.append("partial: pairs were lost to rejected patches, so this is not the published test set")
-    if roc is not None:
-        method.plot(results, Path(roc))
-    return Report(protocol, Path(store), results, embedded, used.number, messages)
+        messages.append("partial: this is not the whole published test set; the facts say what is missing")
+    if plot is not None:
+        method.plot(results, Path(plot))
+    if histogram is not None:
+        method.histogram(results, Path(histogram))
+    return Report(protocol, Path(store), results, embedded, None if chosen is None else chosen.number, messages)
+
+
+def _committed(found: Round, store: PatchStore, split: str) -> Round:
+    """The round itself, if it is one of this store and split. Raises StoreError."""
+    if found.key["patches"] != store.fingerprint or found.key["split"] != split:
+        raise StoreError(
+            f"round {found.number} of {found.folder.parents[1]} was mined over the split {found.split!r} of another "
+            f"patch store or of another state of it, not over {split!r} of {store.path}: mine it, or name another round"
+        )
+    return found
+
+
+def _network_name(used: Round) -> str:
+    return str(used.key["network"]["network"])
 
 
 def from_round(used: Round) -> Describe:
@@ -107,10 +143,20 @@ def from_round(used: Round) -> Describe:
 
 
 def score(network: Network, evaluation: Evaluation, device: torch.device) -> dict[str, float]:
-    """The metrics of a network as it is, during training: embeds what the protocol asks for and keeps nothing."""
+    """The metrics of a network as it is, during training: embeds what the protocol asks for and keeps nothing. A
+    validation's metric may be one of the protocol's details."""
     store = PatchStore.open(evaluation.store)
 
     def describe(rows: np.ndarray) -> np.ndarray:
         return embed_entries(store, rows, None, network, device=device)
 
-    return protocols.get(evaluation.protocol)().evaluate(store, describe, evaluation.split, None).metrics
+    found = build_protocol(evaluation.protocol, evaluation.options).evaluate(store, describe, evaluation.split)
+    chosen = evaluation.metric if isinstance(evaluation, Validation) else None
+    return found.metrics | {name: value for name, value in found.details.items() if name == chosen}
+
+
+def check_evaluations(recipe: Recipe) -> None:
+    """Raises UnknownNameError or InputError where a recipe evaluates or validates with a protocol or with options that
+    do not exist: to be said before the training, not after it."""
+    for each in (*recipe.evaluation, *((recipe.validation,) if recipe.validation is not None else ())):
+        build_protocol(each.protocol, each.options)

@@ -138,6 +138,7 @@ def run(opened: Run) -> dict[str, Any]:
             "path": str(opened.path),
             "state": "finished" if opened.result else "unfinished",
             "steps": f"{newest.step if newest else 0} of {opened.recipe.train.total_steps}",
+            "weights kept of steps": ", ".join(map(str, opened.kept())) or "none",
         },
         "recipe": flat(opened.recipe.model_dump(mode="json", exclude_none=True)),
         "last figures": last,

@@ -76,7 +76,7 @@ def build_objective(
     loss = check(losses.get(recipe.loss.name), recipe.loss.options, f"loss {recipe.loss.name!r}")
     added = {
         name: check(regularisers.get(name), options, f"regulariser {name!r}")
-        for name, options in recipe.regularisers.items()
+        for name, options in sorted(recipe.regularisers.items())
     }
     needy = [f"loss {recipe.loss.name!r}"] * loss.needs_unit_norm
     needy += [f"regulariser {name!r}" for name, part in added.items() if part.needs_unit_norm]

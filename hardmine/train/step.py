@@ -57,7 +57,8 @@ class Step:
             excluded = torch.from_numpy(self.overlap.among(plan.label)).to(self.device)
         labels = torch.from_numpy(plan.labels)
         generator = torch.Generator().manual_seed(_mix(self.seed, plan.step, 1))
-        batch = Batch(self.network(self._input(pixels, plan)), labels, plan.pairs, excluded, generator)
+        given = planned_input(pixels.to(self.device, non_blocking=True), plan, self.network, self.views)
+        batch = Batch(self.network(given), labels, plan.pairs, excluded, generator)
         weight = None if plan.weight is None else torch.from_numpy(plan.weight).to(self.device)
         total, output, skipped, figures = self.objective(batch, weight)
         self.optimizer.zero_grad()
@@ -65,16 +66,19 @@ class Step:
         self.optimizer.step(factor)
         return StepResult(total.detach(), output.per_item.detach().mean(), skipped, figures)
 
-    def _input(self, pixels: Tensor, plan: Plan) -> Tensor:
-        if self.network.frame is not None:
-            return unit_interval(pixels, self.device)
-        if not isinstance(plan, BatchPlan):
-            return prepare(pixels.to(self.device, non_blocking=True), self.network.side)
-        angle = None
-        if self.views is not None:
-            angle = torch.from_numpy(self.views.angles(plan.rows, plan.views)).to(self.device)
-        dihedral = torch.from_numpy(plan.symmetries) if plan.dihedral.any() else None
-        return prepare(pixels.to(self.device, non_blocking=True), self.network.side, angle=angle, dihedral=dihedral)
+
+def planned_input(pixels: Tensor, plan: Plan, network: Network, views: Views | None) -> Tensor:
+    """The network's input, float32 (m, channels, side, side), of a plan's items: patches uint8 (m, H, W), turned and
+    flipped as the plan says, or images in the network's frame. On the device of `pixels`."""
+    if network.frame is not None:
+        return unit_interval(pixels, pixels.device)
+    if not isinstance(plan, BatchPlan):
+        return prepare(pixels, network.side)
+    angle = None
+    if views is not None:
+        angle = torch.from_numpy(views.angles(plan.rows, plan.views)).to(pixels.device)
+    dihedral = torch.from_numpy(plan.symmetries) if plan.dihedral.any() else None
+    return prepare(pixels, network.side, angle=angle, dihedral=dihedral)
 
 
 def _mix(*numbers: int) -> int:

@@ -13,7 +13,7 @@ from hardmine.pipeline.readers import cars, cub, deepfashion2, inshop, market150
 from hardmine.pipeline.splits import COLUMN, RULES
 
 TEXT = (Path(__file__).parents[2] / "docs/datasets.md").read_text("utf-8")
-SECTIONS = dict(re.findall(r"^### (\w+)\n(.*?)(?=^### |\Z)", TEXT, re.MULTILINE | re.DOTALL))
+SECTIONS = dict(re.findall(r"^### ([\w-]+)\n(.*?)(?=^### |\Z)", TEXT, re.MULTILINE | re.DOTALL))
 
 
 def shipped() -> list[str]:

@@ -6,9 +6,16 @@ import pytest
 import torch
 
 from hardmine.metrics.fpr95 import fpr95
+from hardmine.metrics.precision_recall import average_precision, roc_area
+from hardmine.mining.batch import Batch
+from hardmine.mining.miners.drawn import Drawn
 from hardmine.mining.miners.hardest_in_batch import HardestInBatch
 from hardmine.train.losses.hard_triplet import AngularHardTriplet
+from hardmine.train.losses.hardnet_contrastive import HardNetContrastive
+from hardmine.train.losses.hardnet_softmax import HardNetSoftmax
 from hardmine.train.losses.triplet_margin import TripletMargin
+from hardmine.train.losses.triplet_ranking import TripletRanking
+from hardmine.train.regularisers.gor import GlobalOrthogonal
 
 DEGREES = [0, 40, 95, 200, 10, 62, 80, 230]  # four anchors, their four positives
 
@@ -19,20 +26,49 @@ def descriptors():
     return torch.stack([angle.cos(), angle.sin()], dim=1)
 
 
-@pytest.mark.parametrize(("swap", "value"), [(False, 0.425310173), (True, 0.553419568)])
-def test_g1_hardnet_triplet_margin(descriptors, swap, value):
-    miner = HardestInBatch(negatives="cross", swap=swap, near_duplicate=0.008)
-    tuples = miner(descriptors, torch.arange(4).repeat(2))
-    assert TripletMargin(margin=1)(descriptors, tuples).value.item() == pytest.approx(value, abs=1e-9)
+@pytest.fixture
+def pairs(descriptors):
+    return Batch.of_pairs(descriptors, torch.arange(4).repeat(2))
+
+
+@pytest.fixture
+def triplets(descriptors):
+    """Each pair with the positive of the next as its random negative."""
+    return Batch(torch.cat([descriptors, descriptors[[5, 6, 7, 4]]]), torch.tensor([0, 1, 2, 3] * 2 + [1, 2, 3, 0]), 4)
+
+
+@pytest.mark.parametrize(
+    ("swap", "loss", "value"),
+    [
+        (False, TripletMargin(margin=1), 0.425310173),
+        (True, TripletMargin(margin=1), 0.553419568),
+        (True, HardNetSoftmax(), 0.493738009),
+        (True, HardNetContrastive(), 0.682829335),
+    ],
+    ids=repr,
+)
+def test_g1_hardnet(pairs, swap, loss, value):
+    tuples = HardestInBatch(negatives="cross", swap=swap, near_duplicate=0.008)(pairs)
+    assert loss(pairs, tuples).value.item() == pytest.approx(value, abs=1e-9)
+
+
+@pytest.mark.parametrize(("swap", "value"), [(False, 0.210453263), (True, 0.341579568)])
+def test_g1_random_triplets(triplets, swap, value):
+    output = TripletRanking(margin=1, epsilon=1e-8)(triplets, Drawn(swap=swap)(triplets))
+    assert output.value.item() == pytest.approx(value, abs=5e-9)  # without swap the formula gives ...267
+
+
+def test_g1_gor(triplets, pairs):
+    assert GlobalOrthogonal()(triplets).value.item() == pytest.approx(0.082287213, abs=1e-9)
+    assert GlobalOrthogonal(negatives="batch")(pairs).value.item() == pytest.approx(0.082287213, abs=1e-9)
 
 
 @pytest.mark.parametrize(
     ("negatives", "per_item"),
     [("within", [0.543074, 1.048739, 0.969843, 0]), ("cross", [0.756306, 0.873279, 0.736811, 0])],
 )
-def test_g2_angular_hard_triplet(descriptors, negatives, per_item):
-    tuples = HardestInBatch(negatives=negatives)(descriptors, torch.arange(4).repeat(2))
-    output = AngularHardTriplet(t=1)(descriptors, tuples)
+def test_g2_angular_hard_triplet(pairs, negatives, per_item):
+    output = AngularHardTriplet(t=1)(pairs, HardestInBatch(negatives=negatives)(pairs))
     assert output.per_item.tolist() == pytest.approx(per_item, abs=1e-6)
     assert output.value.item() == pytest.approx(sum(per_item) / 4, abs=1e-6)
 
@@ -43,3 +79,17 @@ def test_g5_fpr95():
     assert fpr95(distance, match) == 0.4
     assert fpr95(distance, match, "hardnet") == 0.4
     assert fpr95(distance, match, "legacy") == pytest.approx(2 / 7)
+
+
+@pytest.mark.parametrize(
+    ("labels", "ap", "numpos", "ap_of_more", "area"),
+    [
+        ([1, 0, 1, 1, 0], 0.763888889, 6, 0.381944444, 0.666666667),
+        ([1, 0, 1, 0], 0.791666667, 4, 0.395833333, 0.75),
+    ],
+)
+def test_g6_hpatches(labels, ap, numpos, ap_of_more, area):
+    scores = [0.9, 0.8, 0.7, 0.6, 0.5][: len(labels)]
+    assert average_precision(scores, labels) == pytest.approx(ap, abs=1e-9)
+    assert average_precision(scores, labels, numpos) == pytest.approx(ap_of_more, abs=1e-9)
+    assert roc_area(scores, labels) == pytest.approx(area, abs=1e-9)

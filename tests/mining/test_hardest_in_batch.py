@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from hardmine.errors import InputError, UnknownNameError
-from hardmine.mining.miners import Tuples, miners
+from hardmine.mining.miners import Batch, Tuples, miners
 from hardmine.mining.miners.hardest_in_batch import HardestInBatch
 from hardmine.options import check
 
@@ -48,7 +48,7 @@ def test_equals_trying_everything(negatives, swap, near_duplicate, overlap):
         labels = torch.randint(0, 7, (11,), generator=generator).repeat(2)
         not_negative = torch.rand(11, 11, generator=generator) < 0.4 if overlap else None
         miner = HardestInBatch(negatives=negatives, swap=swap, near_duplicate=near_duplicate)
-        tuples = miner(x, labels, not_negative=not_negative)
+        tuples = miner(Batch.of_pairs(x, labels, not_negative))
         expected = slow(x, labels, negatives, swap, near_duplicate, not_negative)
         assert as_list(tuples) == expected
         assert tuples.skipped == 11 - len(expected)
@@ -57,7 +57,7 @@ def test_equals_trying_everything(negatives, swap, near_duplicate, overlap):
 
 def test_ties_go_to_the_lowest_pair_and_the_first_kind():
     x = torch.eye(4).repeat(2, 1)  # all other classes at the same distance, and a_i = p_i
-    tuples = HardestInBatch(negatives="all")(x, torch.arange(4).repeat(2))
+    tuples = HardestInBatch(negatives="all")(Batch.of_pairs(x, torch.arange(4).repeat(2)))
     assert as_list(tuples) == [(0, 4, 5, 0), (1, 5, 4, 1), (2, 6, 4, 2), (3, 7, 4, 3)]
 
 
@@ -65,12 +65,12 @@ def test_a_pair_without_candidate_is_skipped_and_counted():
     x, labels = torch.randn(6, 4), torch.tensor([0, 1, 2]).repeat(2)
     overlap = torch.zeros(3, 3, dtype=torch.bool)
     overlap[1] = True
-    tuples = HardestInBatch()(x, labels, not_negative=overlap)
+    tuples = HardestInBatch()(Batch.of_pairs(x, labels, overlap))
     assert tuples.item.tolist() == [0, 2]
     assert tuples.skipped == 1
-    nothing = HardestInBatch()(x, torch.zeros(6, dtype=torch.int64))
+    nothing = HardestInBatch()(Batch.of_pairs(x, torch.zeros(6, dtype=torch.int64)))
     assert (len(nothing), nothing.skipped) == (0, 3)
-    empty = HardestInBatch()(torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64))
+    empty = HardestInBatch()(Batch.of_pairs(torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64)))
     assert (len(empty), empty.skipped) == (0, 0)
 
 
@@ -78,14 +78,14 @@ def test_near_duplicates_are_left_out_only_when_asked():
     x = torch.nn.functional.normalize(torch.randn(8, 16, generator=torch.Generator().manual_seed(0)))
     x[5] = x[0]  # the positive of pair 1 is the anchor of pair 0: one spot under two labels
     labels = torch.arange(4).repeat(2)
-    assert HardestInBatch()(x, labels).negative[0] == 5
-    assert HardestInBatch(near_duplicate=0.008)(x, labels).negative[0] != 5
+    assert HardestInBatch()(Batch.of_pairs(x, labels)).negative[0] == 5
+    assert HardestInBatch(near_duplicate=0.008)(Batch.of_pairs(x, labels)).negative[0] != 5
 
 
 def test_needs_no_gradient_and_leaves_the_descriptors_alone():
     x = torch.randn(8, 4, requires_grad=True)
     before = x.detach().clone()
-    tuples = HardestInBatch()(x, torch.arange(4).repeat(2))
+    tuples = HardestInBatch()(Batch.of_pairs(x, torch.arange(4).repeat(2)))
     assert not any(t.requires_grad for t in tuples.triplets)
     assert torch.equal(x.detach(), before)
 
@@ -93,17 +93,19 @@ def test_needs_no_gradient_and_leaves_the_descriptors_alone():
 def test_half_precision_and_autocast_choose_in_float32():
     x = torch.nn.functional.normalize(torch.randn(64, 128, generator=torch.Generator().manual_seed(1)))
     labels = torch.arange(32).repeat(2)
-    expected = as_list(HardestInBatch(negatives="all")(x, labels))
+    expected = as_list(HardestInBatch(negatives="all")(Batch.of_pairs(x, labels)))
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert as_list(HardestInBatch(negatives="all")(x, labels)) == expected
+        assert as_list(HardestInBatch(negatives="all")(Batch.of_pairs(x, labels))) == expected
     half = x.half()
-    assert as_list(HardestInBatch()(half, labels)) == as_list(HardestInBatch()(half.float(), labels))
+    assert as_list(HardestInBatch()(Batch.of_pairs(half, labels))) == as_list(
+        HardestInBatch()(Batch.of_pairs(half.float(), labels))
+    )
 
 
 def test_a_nan_descriptor_is_not_hidden():
     x = torch.randn(8, 4)
     x[6] = torch.nan
-    tuples = HardestInBatch(negatives="within")(x, torch.arange(4).repeat(2))
+    tuples = HardestInBatch(negatives="within")(Batch.of_pairs(x, torch.arange(4).repeat(2)))
     assert tuples.skipped == 0
     assert x[tuples.negative].isnan().any()
 
@@ -120,7 +122,7 @@ def test_a_nan_descriptor_is_not_hidden():
 )
 def test_arguments_that_do_not_fit_are_refused(rows, labels, not_negative, message):
     with pytest.raises(InputError, match=message):
-        HardestInBatch()(torch.randn(rows, 3), torch.tensor(labels), not_negative=not_negative)
+        HardestInBatch()(Batch.of_pairs(torch.randn(rows, 3), torch.tensor(labels), not_negative))
 
 
 def test_is_found_by_name_and_its_options_are_closed():
@@ -134,6 +136,9 @@ def test_is_found_by_name_and_its_options_are_closed():
 
 def test_foreign_triplets_belong_to_the_pair_of_their_anchor():
     triplets = tuple(torch.tensor(t) for t in ([0, 4, 5], [3, 1, 2], [1, 0, 3]))
-    tuples = Tuples.from_triplets(triplets, pairs=3)
-    assert tuples.item.tolist() == [0, 1, 2]
-    assert Tuples.from_triplets(tuple(t[:1] for t in triplets), pairs=3).skipped == 2
+    batch = Batch.of_pairs(torch.randn(6, 2), torch.arange(3).repeat(2))
+    assert Tuples.from_triplets(triplets, batch).item.tolist() == [0, 1, 2]
+    assert Tuples.from_triplets(tuple(t[:1] for t in triplets), batch).skipped == 2
+    single = Batch(torch.randn(6, 2), torch.tensor([0, 0, 1, 1, 0, 1]))
+    assert Tuples.from_triplets(triplets, single).item.tolist() == [0, 4, 5]
+    assert Tuples.from_triplets(triplets, single).skipped == 3

@@ -182,12 +182,12 @@ def test_probabilities_stay_finite_at_the_ends():
 
 def test_weights_are_inverse_distances_with_mean_1_and_a_cap():
     d = np.array([0.2, 0.4, 0.8, 1.0])
-    w = inverse_distance_weights(d, None)
+    w = inverse_distance_weights(d, np.inf)
     assert w.mean() == pytest.approx(1)
     assert (w * d).std() == pytest.approx(0, abs=1e-12)
     capped = inverse_distance_weights(np.array([0.0, 0.5, 0.5, 0.5, 1.0]), 10.0)
     assert capped.max() / np.median(capped) == pytest.approx(10)
-    assert inverse_distance_weights(np.array([0.0, 0.5, 0.5]), None)[1] < 1e-5  # one pair silences the rest
+    assert inverse_distance_weights(np.array([0.0, 0.5, 0.5]), np.inf)[1] < 1e-5  # one pair silences the rest
 
 
 def test_the_angle_is_an_option(descriptors):

@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import ClassVar
 
 import torch
+from torch import Tensor
 
-from hardmine.mining.batch import Batch
+from hardmine.mining.batch import Batch, full_precision
 from hardmine.mining.miners.base import Tuples, miners
 from hardmine.options import Options
 
@@ -35,5 +36,5 @@ class Drawn(Options):
         return Tuples(anchor, positive, item + 2 * n, item)
 
 
-def _squared(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    return (x.float() - y.float()).square().sum(1) if x.dtype != torch.float64 else (x - y).square().sum(1)
+def _squared(x: Tensor, y: Tensor) -> Tensor:
+    return (full_precision(x) - full_precision(y)).square().sum(1)

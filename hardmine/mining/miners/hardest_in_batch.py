@@ -11,7 +11,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from hardmine.mining.batch import Batch
+from hardmine.mining.batch import Batch, full_precision
 from hardmine.mining.miners.base import Tuples, miners
 from hardmine.options import Options
 
@@ -54,7 +54,7 @@ class HardestInBatch(Options):
             return Tuples(none, none, none, none)
         excluded = batch.excluded()
 
-        best = torch.full((n,), torch.inf, dtype=_precision(descriptors), device=device)
+        best = torch.full((n,), torch.inf, dtype=full_precision(descriptors[:0]).dtype, device=device)
         anchor_side = torch.zeros(n, dtype=torch.int64, device=device)
         negative = torch.zeros(n, dtype=torch.int64, device=device)
         for side, other in _SIDES[self.negatives]:
@@ -75,14 +75,10 @@ class HardestInBatch(Options):
     def _nearest(self, x: Tensor, y: Tensor, excluded: Tensor) -> tuple[Tensor, Tensor]:
         """For each row of x the squared distance to the nearest allowed row of y (inf: none) and its number."""
         with torch.autocast(x.device.type, enabled=False):
-            x, y = x.to(_precision(x)), y.to(_precision(y))
+            x, y = full_precision(x), full_precision(y)
             rest = torch.addmm(y.square().sum(1), x, y.T, alpha=-2)  # the squared distance less |x|^2
         x_squared = x.square().sum(1)
         if self.near_duplicate > 0:
             excluded = excluded | (rest < (self.near_duplicate**2 - x_squared)[:, None])
         j = rest.masked_fill_(excluded, torch.inf).argmin(dim=1)  # the first of equal ones; NaN counts as least
         return (rest.gather(1, j[:, None]).squeeze(1) + x_squared).clamp(min=0), j
-
-
-def _precision(x: Tensor) -> torch.dtype:
-    return torch.float64 if x.dtype == torch.float64 else torch.float32

@@ -15,27 +15,30 @@ from hardmine.mining.lagged import LaggedAverage
 from hardmine.mining.samplers.base import samplers
 from hardmine.mining.samplers.hardpos import farthest
 from hardmine.mining.samplers.pairs import PairSampler
+from hardmine.mining.samplers.random import uniform_other
 from hardmine.options import Options
 
 _LOSS_FLOOR = 1e-3  # specs 4.5: lambda / L_avg stays finite
 _DISTANCE_FLOOR = 1e-6  # specs 4.5: ln d stays finite; d all zero gives the uniform distribution
+_LARGEST_LOG = 600.0  # e to it, summed over a batch, is finite in float64
 
 
 class AdaSampleOptions(Options):
-    """lam: lambda of Eq. 13; 0 gives random pairs with weights 1 (HardNet), inf gives Hardpos.
+    """lam: lambda of Eq. 13; 0 gives the plans of `random` (HardNet) and inf those of `hardpos`, bit for bit.
     exponent: a fixed exponent in place of lambda / L_avg (2 alpha - 1 of Eq. 7 and 12). descriptors: 'store' reads the
     distances of the last mining round; 'online' is Algorithm 1 to the letter (all entries of the drawn classes embedded
-    at each step). distance: 'euclidean', or 'angle' (arccos, the distance of the AHT loss). weights: 'inverse-distance'
-    (Eq. 13, mean 1 over the batch) or 'none'. max_weight: largest weight, in units of the batch's median, so that one
-    pair of near-identical patches does not silence the rest of its batch (null: Eq. 13 to the letter). momentum,
-    initial_loss: of L_avg (register A8)."""
+    at each step). distance: 'euclidean', or 'angle' (arccos, the distance of the AHT loss). weights: with mean 1 over
+    the batch, 'inverse-distance' (Eq. 13), 'with-normaliser' (the same times the normaliser of p, which Eq. 13 leaves
+    out: the exact w of Eq. 9 where L = d^2; ours), or 'none'. max_weight: largest weight, in units of the batch's
+    median, so that one pair of near-identical patches does not silence the rest of its batch (ours; inf: Eq. 13 to the
+    letter). momentum, initial_loss: of L_avg (register A8)."""
 
     lam: float = Field(10.0, ge=0)
     exponent: float | None = Field(None, ge=0)
     descriptors: Literal["store", "online"] = "store"
     distance: Literal["euclidean", "angle"] = "euclidean"
-    weights: Literal["inverse-distance", "none"] = "inverse-distance"
-    max_weight: float | None = Field(10.0, gt=1)
+    weights: Literal["inverse-distance", "with-normaliser", "none"] = "inverse-distance"
+    max_weight: float = Field(10.0, gt=1)
     momentum: float = Field(0.9, ge=0, lt=1)
     initial_loss: float = Field(1.0, gt=0)
 
@@ -57,6 +60,7 @@ class AdaSample(PairSampler):
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
         self.average_loss = LaggedAverage(self.options.momentum, self.options.initial_loss, self.lag)
+        self.needs_distances = self.exponent(0) != 0  # 0 stays 0, whatever the loss
 
     def exponent(self, step: int) -> float:
         """The exponent of the distance at `step`: fixed, or lambda / L_avg."""
@@ -68,20 +72,27 @@ class AdaSample(PairSampler):
         self, step: int, classes: np.ndarray, size: np.ndarray, anchor: np.ndarray, rng: np.random.Generator
     ) -> tuple[np.ndarray, np.ndarray]:
         """See `PairSampler.choose_positive`."""
+        exponent = self.exponent(step)
+        if exponent == 0:
+            return uniform_other(size, anchor, rng), np.ones(len(size))
         assert self.distances is not None  # `plan` has checked
         distance = self.distances.from_anchor(classes, anchor).astype(np.float64)
-        if self.options.distance == "angle":
-            distance = 2 * np.arcsin(np.minimum(distance / 2, 1))
-        exponent, u = self.exponent(step), rng.random(len(size))
         if np.isinf(exponent):
             return farthest(distance), np.ones(len(size))
-        cumulative = np.cumsum(probabilities(distance, exponent), axis=1)
+        if self.options.distance == "angle":
+            distance = 2 * np.arcsin(np.minimum(distance / 2, 1))
+        p = probabilities(distance, exponent)
+        cumulative = np.cumsum(p, axis=1)
         total = cumulative[:, -1]
+        u = rng.random(len(size))
         drawn = np.minimum(u * total, np.nextafter(total, 0))  # never past the last candidate, however u rounds
         positive = (cumulative <= drawn[:, None]).sum(1)
-        if exponent == 0 or self.options.weights == "none":
+        chosen = np.arange(len(size)), positive
+        if self.options.weights == "none":
             return positive, np.ones(len(size))
-        return positive, inverse_distance_weights(distance[np.arange(len(size)), positive], self.options.max_weight)
+        if self.options.weights == "with-normaliser":
+            return positive, normalised_weights(distance[chosen], p[chosen], exponent, self.options.max_weight)
+        return positive, inverse_distance_weights(distance[chosen], self.options.max_weight)
 
     def record(self, step: int, loss: SupportsFloat) -> None:
         """See `Sampler.record`."""
@@ -111,9 +122,21 @@ def probabilities(distance: np.ndarray, exponent: float) -> np.ndarray:
     return p / p.sum(1, keepdims=True)
 
 
-def inverse_distance_weights(distance: np.ndarray, max_weight: float | None) -> np.ndarray:
+def inverse_distance_weights(distance: np.ndarray, max_weight: float) -> np.ndarray:
     """w proportional to 1 / distance (Eq. 13), float64 (n,), with mean 1; clipped at `max_weight` x its median."""
-    weight = 1 / np.maximum(distance, _DISTANCE_FLOOR)
-    if max_weight is not None:
-        weight = np.minimum(weight, max_weight * np.median(weight))
+    return _with_mean_1(1 / np.maximum(distance, _DISTANCE_FLOOR), max_weight)
+
+
+def normalised_weights(distance: np.ndarray, p: np.ndarray, exponent: float, max_weight: float) -> np.ndarray:
+    """w proportional to distance^(exponent - 1) / p, float64 (n,), with mean 1, clipped likewise.
+
+    That is Z / distance with the class's own Z = sum_j d_j^exponent, and the exact alpha L^(alpha - 1) / (K p) of Eq. 9
+    where L = d^2 and exponent = 2 alpha - 1. p: the probability with which each pair was drawn.
+    """
+    logarithm = (exponent - 1) * np.log(np.maximum(distance, _DISTANCE_FLOOR)) - np.log(p)
+    return _with_mean_1(np.exp(np.minimum(logarithm - np.median(logarithm), _LARGEST_LOG)), max_weight)
+
+
+def _with_mean_1(weight: np.ndarray, max_weight: float) -> np.ndarray:
+    weight = np.minimum(weight, max_weight * np.median(weight))
     return weight / weight.mean()

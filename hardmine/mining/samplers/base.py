@@ -26,7 +26,7 @@ class Sampler(TorchSampler[Plan]):
     """
 
     Options: ClassVar[type[Options]] = Options
-    needs_distances: ClassVar[bool] = False
+    needs_distances: bool = False
     needs_nearest: int = 0
 
     def __init__(self, entries: Entries, options: Any = None, *, seed: int = 0):

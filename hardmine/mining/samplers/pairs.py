@@ -20,7 +20,7 @@ _DIHEDRAL_CODES: dict[str, tuple[int, ...]] = {
     "dihedral": (0, 1, 2, 3, 4, 5, 6, 7),
     "tfeat": (0, 0, 0, 6, 3, 5, 4, 4, 4, 2, 7, 1),  # as drawn, then upside down
 }
-_REDRAWS = 16  # of negatives that overlap their pair, before one of them is taken as it is
+_REDRAWS = 16  # of negatives that are none, before those that are get listed
 
 
 class PairSampler(Sampler):
@@ -31,8 +31,10 @@ class PairSampler(Sampler):
     and of what was recorded or mined before, never of the number of workers. augment: flips and turns drawn for each
     pair: 'fliprot' (HardNet: transpose and mirror, each with probability 1/2), 'tfeat' (with probability 1/2 one of the
     three turns, then with 1/2 upside down), 'dihedral' (all eight, evenly) or 'none'. lag: how many steps late the
-    recorded losses are used. draws_negatives: set it, and each pair gets a random entry of another class. A subclass
-    chooses the positives in `choose_positive`.
+    recorded losses are used. A subclass chooses the positives in `choose_positive`.
+
+    Set `draws_negatives`, and each pair also gets a random entry of another class, HardNet's and GOR's random
+    non-match; set `overlaps`, of two arrays of classes, and never one of a class that overlaps the pair's.
     """
 
     distinct_classes: ClassVar[bool] = True
@@ -50,7 +52,7 @@ class PairSampler(Sampler):
         super().__init__(entries, options, seed=seed)
         self.pairs, self.augment, self.lag = pairs, augment, lag
         self.draws_negatives = False
-        self.overlaps: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None  # classes that are no negatives
+        self.overlaps: Callable[[np.ndarray, np.ndarray], np.ndarray] = _no_overlap
         self.classes = np.flatnonzero(np.diff(entries.offsets) >= 2)
         self.skipped_classes = int(np.count_nonzero(np.diff(entries.offsets) == 1))
         if len(self.classes) < (pairs if self.distinct_classes else 1):
@@ -75,28 +77,42 @@ class PairSampler(Sampler):
         pairs = (step, row[a], row[p], view[a], view[p], classes, weight.astype(np.float32), dihedral)
         if not self.draws_negatives:
             return BatchPlan(*pairs)
-        other, n = self._draw_negatives(step, classes)
+        other = self._negative_classes(step, classes)
+        n = self._entry_of(other, self.random(step, stream=2))
         return BatchPlan(*pairs, row[n], view[n], other)
 
-    def _draw_negatives(self, step: int, classes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """For each pair a class, int64 (n,), drawn evenly from the others, and one of its entries: HardNet's and GOR's
-        random non-match. From random numbers of their own, so that the pairs are those of a plan without."""
-        rng = self.random(step, stream=1)
-        size = np.diff(self.entries.offsets)
-        there = np.flatnonzero(size)
-        if len(there) < 2:
-            raise InputError("a random negative needs a second class, and this split has only one")
-        other = there[rng.integers(len(there), size=len(classes))]
+    def _negative_classes(self, step: int, classes: np.ndarray) -> np.ndarray:
+        """For each pair another class, int64 (n,), as `negative_weights` says: drawn again while it is none. From
+        random numbers of their own, so that the pairs are those of a plan without negatives."""
+        rng, weights = self.random(step, stream=1), self.negative_weights()
+        up_to = np.cumsum(weights)
+        other, bad = np.zeros(len(classes), np.int64), np.ones(len(classes), bool)
         for _ in range(_REDRAWS):
-            bad = other == classes
-            if self.overlaps is not None:
-                bad |= self.overlaps(classes, other)
+            other[bad] = np.searchsorted(up_to, rng.integers(up_to[-1], size=int(bad.sum())), side="right")
+            bad = (other == classes) | self.overlaps(classes, other)
             if not bad.any():
-                break
-            other[bad] = there[rng.integers(len(there), size=int(bad.sum()))]
-        same = other == classes  # all redraws hit the pair's own class: with few classes only
-        other[same] = there[(np.searchsorted(there, classes[same]) + 1) % len(there)]
-        return other, self.entries.offsets[other] + (rng.random(len(other)) * size[other]).astype(np.int64)
+                return other
+        for i in np.flatnonzero(bad):
+            all_classes = np.arange(len(weights))
+            none = (all_classes == classes[i]) | self.overlaps(np.full(len(weights), classes[i]), all_classes)
+            left = np.where(none, 0, weights)
+            if not left.any():
+                raise InputError(
+                    f"class {classes[i]} has no random negative: every other class of the split overlaps it in a "
+                    "photograph, or there is none; lower data.exclude_overlap, or add data"
+                )
+            other[i] = rng.choice(len(left), p=left / left.sum())
+        return other
+
+    def _entry_of(self, classes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """An entry of each class, int64 (n,), drawn evenly."""
+        size = np.diff(self.entries.offsets)[classes]
+        return self.entries.offsets[classes] + np.minimum((rng.random(len(size)) * size).astype(np.int64), size - 1)
+
+    def negative_weights(self) -> np.ndarray:
+        """In proportion to what the classes are drawn as random negatives, int64 (C,): evenly, if they have an entry
+        at all (HardNet, specs 3.3)."""
+        return (np.diff(self.entries.offsets) > 0).astype(np.int64)
 
     def choose_classes(self, rng: np.random.Generator) -> np.ndarray:
         """The classes of a batch, int64 (n,), each with two entries or more: drawn evenly, without repetition."""
@@ -107,3 +123,7 @@ class PairSampler(Sampler):
     ) -> tuple[np.ndarray, np.ndarray]:
         """Slots of the positives int64 (n,), never the anchor's, and the weights (n,) with mean 1."""
         raise NotImplementedError(f"{type(self).__name__} does not say how it chooses positives")
+
+
+def _no_overlap(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    return np.zeros(len(first), bool)

@@ -16,5 +16,10 @@ class RandomPairs(PairSampler):
         self, step: int, classes: np.ndarray, size: np.ndarray, anchor: np.ndarray, rng: np.random.Generator
     ) -> tuple[np.ndarray, np.ndarray]:
         """See `PairSampler.choose_positive`."""
-        other = np.minimum((rng.random(len(size)) * (size - 1)).astype(np.int64), size - 2)
-        return other + (other >= anchor), np.ones(len(size))
+        return uniform_other(size, anchor, rng), np.ones(len(size))
+
+
+def uniform_other(size: np.ndarray, anchor: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """A slot of each class, int64 (n,), drawn evenly from all but the anchor's: one random number for each class."""
+    other = np.minimum((rng.random(len(size)) * (size - 1)).astype(np.int64), size - 2)
+    return other + (other >= anchor)

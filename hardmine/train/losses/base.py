@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from hardmine.errors import InputError
-from hardmine.mining.batch import Batch
+from hardmine.mining.batch import Batch, full_precision
 from hardmine.mining.miners import Tuples
 from hardmine.registry import Registry
 
@@ -27,16 +27,26 @@ class LossOutput:
 class Loss(Protocol):
     """Construct it with its options as keywords; an unknown or unfit one is an error.
 
-    needs_unit_norm: whether it means something on the unit sphere only. needs_tuples: whether it is computed on a
-    miner's tuples; otherwise on the whole batch, and `tuples` is None.
+    In float32 (float64 for float64 descriptors) also under autocast; the gradient is finite where descriptors coincide.
     """
 
-    needs_unit_norm: ClassVar[bool]
-    needs_tuples: ClassVar[bool]
+    @property
+    def needs_unit_norm(self) -> bool:
+        """Whether it means something on the unit sphere only."""
+        ...
+
+    @property
+    def needs_tuples(self) -> bool:
+        """Whether it is computed on a miner's tuples; otherwise on the whole batch."""
+        ...
 
     def __call__(self, batch: Batch, tuples: Tuples | None = None, weight: Tensor | None = None) -> LossOutput:
-        """tuples: of a miner over the same batch. weight: (items,) or None for 1, taken as constants.
-        value = 1/items sum_i weight_i loss_i over all items, skipped ones included."""
+        """value = 1/items sum_i weight_i loss_i over all items; where no negative (or tuple) was found loss_i is 0.
+
+        tuples: of a miner over the same batch. weight: (items,) or None for 1, taken as constants. Raises InputError
+        where tuples are missing or not taken, where the batch has single items and the loss needs pairs, where the
+        weights are not as many as the items.
+        """
         ...
 
 
@@ -48,9 +58,8 @@ def triplet_output(
 ) -> LossOutput:
     """Apply `loss`, from anchor, positive and negative descriptors (T, D) to (T,), and reduce it as `Loss` says.
 
-    In float32 (float64 for float64 descriptors) also under autocast. Where an item has several tuples its loss is their
-    mean. Without tuples the value is 0 and still has a gradient, which is 0. Raises InputError where the arguments do
-    not fit each other.
+    Where an item has several tuples its loss is their mean. Without tuples the value is 0 and still has a gradient,
+    which is 0. Raises InputError where the arguments do not fit each other.
     """
     if tuples is None:
         raise InputError("this loss is computed on tuples: give it those of a miner")
@@ -62,14 +71,21 @@ def triplet_output(
         return weighted_mean(zeros.index_add(0, tuples.item, per_tuple) / count.clamp(min=1), weight)
 
 
+def whole_batch_output(
+    loss: Callable[[Batch], Tensor], batch: Batch, tuples: Tuples | None, weight: Tensor | None
+) -> LossOutput:
+    """Apply `loss`, from a batch of full precision to (items,), and reduce it as `Loss` says. Raises InputError where
+    there are tuples, which it does not take."""
+    if tuples is not None:
+        raise InputError("this loss is computed on the whole batch and takes no tuples")
+    with torch.autocast(batch.descriptors.device.type, enabled=False):
+        exact = full_precision(batch.descriptors)
+        return weighted_mean(loss(replace(batch, descriptors=exact)), weight)
+
+
 def weighted_mean(per_item: Tensor, weight: Tensor | None) -> LossOutput:
     """The output of a loss that is `per_item` (items,). Raises InputError where the weights are not as many."""
     if weight is not None and weight.shape != per_item.shape:
         raise InputError(f"weight has shape {tuple(weight.shape)} for {len(per_item)} items")
     weighted = per_item if weight is None else per_item * weight.detach().to(per_item)
     return LossOutput(weighted.sum() / max(len(per_item), 1), per_item.detach())
-
-
-def full_precision(x: Tensor) -> Tensor:
-    """float32, or float64 where it is that already."""
-    return x if x.dtype == torch.float64 else x.float()

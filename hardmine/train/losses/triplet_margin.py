@@ -15,6 +15,7 @@ from hardmine.mining.batch import Batch
 from hardmine.mining.miners import Tuples
 from hardmine.options import Options
 from hardmine.train.losses.base import LossOutput, losses, triplet_output
+from hardmine.train.losses.distances import hardnet
 
 
 @losses.register("triplet-margin")
@@ -31,8 +32,4 @@ class TripletMargin(Options):
         return triplet_output(self._loss, batch, tuples, weight)
 
     def _loss(self, anchor: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
-        return torch.relu(self.margin + _distance(anchor, positive) - _distance(anchor, negative))
-
-
-def _distance(x: Tensor, y: Tensor) -> Tensor:
-    return torch.sqrt((x - y).square().sum(dim=1) + 1e-6) + 1e-8
+        return torch.relu(self.margin + hardnet(anchor, positive) - hardnet(anchor, negative))

@@ -7,9 +7,8 @@ from typing import ClassVar
 import torch
 from pydantic import Field
 
-from hardmine.mining.batch import Batch
+from hardmine.mining.batch import Batch, full_precision
 from hardmine.options import Options
-from hardmine.train.losses.base import full_precision
 from hardmine.train.regularisers.base import Penalty, regularisers
 
 
@@ -23,11 +22,12 @@ class Decorrelation(Options):
     weight: float = Field(default=1.0, ge=0.0, allow_inf_nan=False)
 
     def __call__(self, batch: Batch) -> Penalty:
-        """See `Regulariser`."""
+        """See `Regulariser`. The figure is the penalty before its weight."""
         with torch.autocast(batch.descriptors.device.type, enabled=False):
             anchors = full_precision(batch.parts()[0])
-            centred = anchors - anchors.mean(0)
+            n = max(len(anchors), 1)
+            centred = anchors - anchors.sum(0) / n
             product = centred.T @ centred
-            off_diagonal = product - torch.diag(torch.diag(product))
-            penalty = torch.sqrt(off_diagonal.square().sum() + 1e-12) / max(len(anchors), 1)
+            off_diagonal = product - torch.diag(product.diagonal())
+            penalty = torch.sqrt(off_diagonal.square().sum() + 1e-12) / n
             return Penalty(self.weight * penalty, {"penalty": penalty.detach()})

@@ -1,0 +1,34 @@
+"""HardNet's contrastive loss on the one mined negative (specs 3.1).
+
+Mishchuk et al., "Working hard to know your neighbor's margins", NeurIPS 2017 (one of the losses compared there).
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from hardmine.mining.batch import Batch
+from hardmine.mining.miners import Tuples
+from hardmine.options import Options
+from hardmine.train.losses.base import LossOutput, losses, triplet_output
+from hardmine.train.losses.distances import hardnet
+
+
+@losses.register("hardnet-contrastive")
+class HardNetContrastive(Options):
+    """d(a, p) + [margin - d(a, n)]_+ with HardNet's distance. margin: 1 in HardNet."""
+
+    needs_unit_norm: ClassVar[bool] = False
+    needs_tuples: ClassVar[bool] = True
+    margin: float = Field(default=1.0, ge=0.0, allow_inf_nan=False)
+
+    def __call__(self, batch: Batch, tuples: Tuples | None = None, weight: Tensor | None = None) -> LossOutput:
+        """See `Loss`."""
+        return triplet_output(self._loss, batch, tuples, weight)
+
+    def _loss(self, anchor: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
+        return hardnet(anchor, positive) + torch.relu(self.margin - hardnet(anchor, negative))
