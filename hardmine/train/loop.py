@@ -105,7 +105,7 @@ class _Training:
         self.optimizer = torch.optim.SGD(
             self.network.parameters(), **recipe.optimizer.model_dump(exclude={"name"}), fused=device.type == "cuda"
         )
-        self.sampler = _sampler(recipe, self.entries)
+        self.sampler = build_sampler(recipe, self.entries)
         self.online = getattr(self.sampler.options, "descriptors", "store") == "online"
         self.overlap = Overlap(store, store.rows(self.split), recipe.data.exclude_overlap)
         objective = build_objective(recipe, self.network)
@@ -134,6 +134,8 @@ class _Training:
         workers = 0 if self.online else self.recipe.data.loader_workers  # online, a plan needs the weights of its step
         batches = loader(self.store, self.sampler, workers, knobs.lag - 1)
         self.network.train()
+        if self.step == 0:
+            self._keep()
         while self.step < steps:
             stop = min(steps, (self.step // knobs.mining_interval + 1) * knobs.mining_interval)
             if self.sampler.needs_distances or self.sampler.needs_nearest:
@@ -159,8 +161,14 @@ class _Training:
         last = self.step == knobs.total_steps
         if validation is not None and self.score is not None and (last or self.step % validation.every == 0):
             self._validate()
+        self._keep()
         if last or self.step % knobs.checkpoint_every == 0:
             self._save()
+
+    def _keep(self) -> None:
+        every = self.recipe.train.keep_every
+        if every and self.step % every == 0:
+            self.run.keep(self.network, self.step, self.sampler.state(self.step))
 
     def _mine(self) -> None:
         """Give the sampler what it needs: of the round of this stretch, or of the weights of each step."""
@@ -303,7 +311,8 @@ class _Training:
         return result
 
 
-def _sampler(recipe: Recipe, entries: Entries) -> Sampler:
+def build_sampler(recipe: Recipe, entries: Entries) -> Sampler:
+    """The sampler of a recipe over `entries`. Raises UnknownNameError, InputError."""
     kind = samplers.get(recipe.sampler.name)
     options = check(kind.Options, recipe.sampler.options, f"sampler {recipe.sampler.name!r}")
     knobs = recipe.train
