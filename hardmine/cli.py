@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from hardmine.errors import HardmineError, InputError
-from hardmine.printing import bar, plain, print_json, show, table
+from hardmine.printing import bar, print_json, show, show_parts, show_report, table
 
 if TYPE_CHECKING:
     from hardmine.train.networks import Network
@@ -180,11 +180,12 @@ def train(
     json: Json = False,
 ) -> None:
     """Train a recipe. The same command on an unfinished run goes on where it was, to the bit."""
-    from hardmine.protocols.evaluate import score
+    from hardmine.protocols.evaluate import check_evaluations, score
     from hardmine.train.loop import train as run_training
     from hardmine.train.recipe import load_recipe
 
     loaded = load_recipe(recipe, set_ or ())
+    check_evaluations(loaded)
     folder = run or Path("runs") / f"{Path(recipe).stem}-{loaded.digest()[:8]}"
     with bar("steps") as progress:
         result = run_training(loaded, folder, score, must_resume=resume, device=device, progress=progress)
@@ -193,7 +194,7 @@ def train(
 
 @app.command()
 def evaluate(
-    protocol: Annotated[str, typer.Argument(help="phototour")],
+    protocol: Annotated[str, typer.Argument(help="phototour, hpatches-verification, -matching or -retrieval.")],
     store: Annotated[Path, typer.Argument(help="Patch store.")],
     mining: Annotated[Path | None, typer.Option(help="Mining store; default: the run's, else STORE.mining.")] = None,
     round: Annotated[str | None, typer.Option(help="A committed round: its number, or 'latest'.")] = None,
@@ -202,50 +203,46 @@ def evaluate(
     weights: WeightsOption = None,
     seed: Annotated[int, typer.Option(help="Seed of the weights of --network without --weights.")] = 0,
     split: Split = None,
-    pairs: Annotated[str | None, typer.Option(help="Name of the pair list, where the store has several.")] = None,
-    compare: Annotated[str, typer.Option(help="Baselines beside it, comma-separated: pixels, sift, rootsift.")] = "",
-    roc: Annotated[Path | None, typer.Option(help="Draw the ROC curves to this PNG.")] = None,
+    option: Annotated[list[str] | None, typer.Option(help="An option of the protocol: key=value; repeatable.")] = None,
+    compare: Annotated[str, typer.Option(help="Other descriptors in the same table, comma-separated; see above.")] = "",
+    plot: Annotated[
+        Path | None, typer.Option("--plot", "--roc", help="Draw the protocol's figure (phototour: ROC) to this PNG.")
+    ] = None,
+    histogram: Annotated[Path | None, typer.Option(help="Draw the pairs' similarities to this PNG.")] = None,
     set_: Set = None,
     device: Device = None,
     json: Json = False,
 ) -> None:
-    """Evaluate a network or a committed round. A round whose key fits is reused; otherwise one is mined."""
+    """Evaluate a network, a committed round, or only what --compare names. Rounds whose key fits are reused.
+
+    --compare takes pixels, sift, rootsift, kornia:CLASS, NETWORK=FILE, a run's folder, csv:FOLDER, comma-separated;
+    options go in brackets: tfeat[unit_norm=true]=HardTFeat.pth."""
+    from hardmine.protocols.chosen import default_mining
+    from hardmine.protocols.contenders import split_words
     from hardmine.protocols.evaluate import evaluate as run
 
     loaded, label = None, None
-    if round is None:
+    if round is None and (checkpoint or network or weights or set_ or not compare):
         loaded, label = _network(checkpoint, network, weights, seed, set_)
     elif checkpoint or network:
         raise InputError("give --round or a network, not both")
-    if mining is None:
-        mining = (
-            checkpoint / "mining" if checkpoint and checkpoint.is_dir() else Path(f"{str(store).rstrip('/')}.mining")
-        )
     with bar("patches") as progress:
         report = run(
             protocol,
             store,
-            mining,
+            mining or default_mining(store, checkpoint),
             network=loaded,
             name=label,
             round=round,
             split=split,
-            pairs=pairs,
-            compare=[name for name in compare.split(",") if name],
-            roc=roc,
+            options=_settings(option, "--option"),
+            compare=split_words(compare),
+            plot=plot,
+            histogram=histogram,
             device=device,
             progress=progress,
         )
-    if json:
-        print_json(report.json())
-        return
-    rows = [[name, *(f"{100 * v:.2f} %" for v in r.metrics.values())] for name, r in report.results.items()]
-    table(f"{protocol} on {store}", ["descriptor", *next(iter(report.results.values())).metrics], rows)
-    facts = next(iter(report.results.values())).facts
-    typer.echo("  ".join(f"{key}: {value}" for key, value in facts.items()))
-    typer.echo(f"rows embedded: {report.embedded} (round {report.round} of {mining})")
-    for message in report.messages:
-        typer.echo(message)
+    show_report(report, json)
 
 
 @app.command()
@@ -289,17 +286,28 @@ def inspect(
     """Say what is in a patch store, a mining store or a run."""
     from hardmine.protocols.inspect import inspect as look
 
-    found = look(path)
-    if json:
-        print_json(found)
-        return
-    for title, value in found.items():
-        if isinstance(value, list) and value and isinstance(value[0], dict):
-            table(title, list(value[0]), [[plain(v) for v in row.values()] for row in value])
-        elif isinstance(value, dict):
-            table(title, ["", ""], [[k, plain(v)] for k, v in value.items()])
-        else:
-            typer.echo(f"{title}: {plain(value)}")
+    show_parts(look(path), json)
+
+
+@app.command()
+def analyse(
+    what: Annotated[Literal["informativeness"], typer.Argument(help="informativeness")],
+    run: Annotated[Path, typer.Argument(help="Run folder.")],
+    out: Annotated[Path, typer.Option(help="Folder for the numbers and the figure.")],
+    checkpoints: Annotated[str, typer.Option(help="Steps, comma-separated; default: all that were kept.")] = "",
+    store: Annotated[Path | None, typer.Option(help="Another patch store than the recipe's.")] = None,
+    set_: Set = None,
+    device: Device = None,
+    json: Json = False,
+) -> None:
+    """How matching distance and gradient norm go together over a training (recipe: train.keep_every = N).
+
+    --set: positives=run|random, batches=4, chunk=16, split=NAME."""
+    from hardmine.protocols.informativeness_report import analyse_informativeness, steps
+
+    with bar("batches") as progress:
+        found = analyse_informativeness(run, out, steps(checkpoints), store, _settings(set_), device, progress)
+    show_parts(found, json)
 
 
 @app.command()
@@ -316,6 +324,34 @@ def demo(out: Annotated[Path, typer.Argument(help="Folder to work in.")] = Path(
     for note in found["notes"]:
         typer.echo(note)
     typer.echo(f"picture: {found['picture']}")
+
+
+@app.command()
+def reproduce(
+    name: Annotated[str, typer.Argument(metavar="SET", help="A set that hardmine ships, or a TOML file.")],
+    data: Annotated[Path, typer.Option(help="Folder of the patch stores, NAME.store each, and weights/.")],
+    out: Annotated[Path, typer.Option(help="Folder for runs and results.")] = Path("reproduce"),
+    scale: Annotated[Literal["paper", "small"], typer.Option(help="small: for two cores.")] = "small",
+    seeds: Annotated[int | None, typer.Option(min=1, help="So many seeds: 0, 1, ...; default: the set's.")] = None,
+    seed_list: Annotated[str, typer.Option(help="These seeds, comma-separated.")] = "",
+    rows: Annotated[str, typer.Option(help="Run these rows only, comma-separated.")] = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be run, and show what is there.")] = False,
+    device: Device = None,
+    json: Json = False,
+) -> None:
+    """Run a published table again, beside the published figures. The same command goes on where it was."""
+    from hardmine.reproduce.command import printed, run_command
+
+    found = run_command(name, data, out, scale, seeds, seed_list, rows, dry_run, device)
+    if json:
+        print_json(found.json())
+    else:
+        tables, remarks = printed(found)
+        for title, (columns, *lines) in tables.items():
+            table(title, columns, lines)
+        typer.echo("\n".join(remarks))
+    if found.table.failed:
+        raise typer.Exit(1)
 
 
 def main() -> None:

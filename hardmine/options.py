@@ -14,7 +14,7 @@ from hardmine.errors import InputError, UnknownNameError
 class Options(BaseModel):
     """Base of every part's options: frozen, typed, and closed. They are recorded wherever the part's result is."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")  # inf is not written as null
 
 
 M = TypeVar("M")

@@ -43,6 +43,43 @@ def show(facts: dict[str, Any], json: bool, title: str) -> None:
         table(title, ["", ""], [[_words(key), plain(value)] for key, value in facts.items()])
 
 
+def show_parts(found: dict[str, Any], json: bool) -> None:
+    """Several facts, by title, as one JSON object, or as a table for each list of rows and each dict, a line else."""
+    if json:
+        print_json(found)
+        return
+    for title, value in found.items():
+        if isinstance(value, list) and value and isinstance(value[0], dict):
+            table(title, [_words(name) for name in value[0]], [[plain(v) for v in row.values()] for row in value])
+        elif isinstance(value, dict):
+            table(title, ["", ""], [[k, plain(v)] for k, v in value.items()])
+        else:
+            typer.echo(f"{title}: {plain(value)}")
+
+
+def show_report(report: Any, json: bool) -> None:
+    """What `evaluate` found: its JSON, or the headline numbers in percent by descriptor, every further number by name
+    where there are any, and what is to be said of it."""
+    if json:
+        print_json(report.json())
+        return
+    title, results = f"{report.protocol} on {report.store}", report.results
+    first = next(iter(results.values()))
+    rows = [[name, *(f"{100 * value:.2f} %" for value in r.metrics.values())] for name, r in results.items()]
+    table(title, ["descriptor", *first.metrics], rows)
+    cells = list(dict.fromkeys(name for r in results.values() for name in r.details))
+    lines = [[name, *(f"{r.details[c]:.4f}" if c in r.details else "" for c in cells)] for name, r in results.items()]
+    if len(cells) > len(results):  # the longer side goes down the page
+        table("details", ["", *results], [list(line) for line in zip(*[["", *cells], *lines])][1:])
+    elif cells:
+        table("details", ["descriptor", *cells], lines)
+    shared = {k: v for k, v in first.facts.items() if all(r.facts.get(k) == v for r in results.values())}
+    typer.echo("  ".join(f"{key}: {value}" for key, value in shared.items()))
+    typer.echo(f"rows embedded: {report.embedded}" + (f" (round {report.round})" if report.round is not None else ""))
+    for message in report.messages:
+        typer.echo(message)
+
+
 def table(title: str, columns: list[str], rows: list[list[str]]) -> None:
     """A table on stdout; without a header where all columns are nameless."""
     from rich.console import Console
@@ -53,7 +90,7 @@ def table(title: str, columns: list[str], rows: list[list[str]]) -> None:
         shown.add_column(name)
     for row in rows:
         shown.add_row(*row)
-    Console().print(shown)
+    Console(markup=False).print(shown)  # names may hold brackets
 
 
 def plain(value: Any) -> str:

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[1] / "hardmine"
-LAYERS = ["errors", "registry", "options", "metrics", "store", "pipeline", "mining", "train", "protocols", "demo"]
-LAYERS += ["printing", "cli", "__main__"]
+LAYERS = ["errors", "registry", "options", "metrics", "store", "pipeline", "mining", "train", "protocols"]
+LAYERS += ["reproduce", "demo", "printing", "cli", "__main__"]
 FORBIDDEN = {("metrics", "store"), ("store", "metrics")}  # neighbours that stand side by side
 
 

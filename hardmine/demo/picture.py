@@ -52,9 +52,7 @@ def _words(figure: Figure) -> None:
 def _roc(axes: Any, curves: Mapping[str, Evaluated]) -> None:
     """Draw the curves, each with its FPR95 in the legend."""
     for number, (name, result) in enumerate(curves.items()):
-        if result.curve is None:
-            continue
-        false_positive, true_positive = result.curve
+        false_positive, true_positive = result.curves["roc"]
         axes.plot(
             np.maximum(false_positive, 1e-5),
             true_positive,

@@ -105,7 +105,7 @@ class _Training:
         self.entries, self.kept = without(self.mined_entries, excluded.rows if excluded else np.zeros(0, np.int64))
         self.network = build_network(recipe).to(device)
         require_fit(store, self.network, recipe.views)
-        self.sampler = _sampler(recipe, self.entries)
+        self.sampler = build_sampler(recipe, self.entries)
         self.online = getattr(self.sampler.options, "descriptors", "store") == "online"
         self.overlap = Overlap(store, store.rows(self.split), recipe.data.exclude_overlap)
         self.objective = build_objective(recipe, self.network, store.num_classes, device)
@@ -142,6 +142,8 @@ class _Training:
             transform = TrainingImages(frame, self.recipe.augment, knobs.seed)
         batches = loader(self.store, self.sampler, workers, knobs.lag - 1, transform)
         self.network.train()
+        if self.step == 0:
+            self._keep()
         while self.step < steps:
             stop = min(steps, (self.step // knobs.mining_interval + 1) * knobs.mining_interval)
             if self.sampler.needs_distances or self.sampler.needs_nearest:
@@ -170,8 +172,14 @@ class _Training:
             self._ask_policy(self.policy)
         if validation is not None and self.score is not None and (last or self.step % validation.every == 0):
             self._validate()
+        self._keep()
         if last or self.step % knobs.checkpoint_every == 0:
             self._save()
+
+    def _keep(self) -> None:
+        every = self.recipe.train.keep_every
+        if every and self.step % every == 0:
+            self.run.keep(self.network, self.step, self.sampler.state(self.step))
 
     def _mine(self) -> None:
         """Give the sampler what it needs: of the round of this stretch, or of the weights of each step."""
@@ -320,7 +328,8 @@ class _Training:
         return result
 
 
-def _sampler(recipe: Recipe, entries: Entries) -> Sampler:
+def build_sampler(recipe: Recipe, entries: Entries) -> Sampler:
+    """The sampler of a recipe over `entries`. Raises UnknownNameError, InputError."""
     kind = samplers.get(recipe.sampler.name)
     options = check(kind.Options, recipe.sampler.options, f"sampler {recipe.sampler.name!r}")
     knobs = recipe.train

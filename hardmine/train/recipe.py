@@ -75,8 +75,9 @@ class Loop(Options):
     steps of the run. mine_every: steps between two mining rounds, for samplers that need one. Both may be given in
     epochs instead (epochs, mine_every_epochs), of pairs_per_epoch pairs each (HardNet: 5,000,000; AdaSample:
     1,000,000). lag: how many steps late a sampler uses the losses. augment: flips and turns of pairs of patches,
-    see `mining.samplers.pairs`. checkpoint_every: steps between two checkpoints. log_every: steps between two lines of
-    the log. seed: of the initial weights, the plans and dropout."""
+    see `mining.samplers.pairs`. checkpoint_every: steps between two checkpoints. keep_every: keep the weights of step 0
+    and every so many steps for good, for `analyse` (0: none). log_every: steps between two lines of the log. seed: of
+    the initial weights, the plans and dropout."""
 
     pairs: int | None = Field(None, ge=2)
     steps: int = Field(400, ge=1)
@@ -87,6 +88,7 @@ class Loop(Options):
     lag: int = Field(16, ge=1)
     augment: Literal["none", "fliprot", "dihedral", "tfeat"] = "none"
     checkpoint_every: int = Field(100, ge=1)
+    keep_every: int = Field(0, ge=0)
     log_every: int = Field(10, ge=1)
     seed: int = Field(0, ge=0)
 
@@ -120,7 +122,7 @@ class Evaluation(Options):
     store: str
     protocol: str = "phototour"
     split: str | None = None
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = Field(default_factory=dict)
 
 
 class Validation(Evaluation):
@@ -168,9 +170,8 @@ class Recipe(Options):
 
     def digest(self) -> str:
         """Hex sha256 of what the weights depend on; a run may go on with other loader workers, or more checkpoints."""
-        plain = self.model_dump(
-            mode="json", exclude={"data": {"loader_workers"}, "train": {"checkpoint_every", "log_every"}}
-        )
+        free = {"data": {"loader_workers"}, "train": {"checkpoint_every", "keep_every", "log_every"}}
+        plain = self.model_dump(mode="json", exclude=free)
         return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
 

@@ -17,12 +17,15 @@ from hardmine.train import checkpoint
 from hardmine.train.networks import Network, build, load_weights
 from hardmine.train.recipe import Recipe
 
-_HEADER, _RESULT, _WEIGHTS = "run.json", "result.json", "weights.safetensors"
+_HEADER, _RESULT, _KEPT = "run.json", "result.json", "kept"
+_SUFFIX = ".safetensors"
+_WEIGHTS = f"weights{_SUFFIX}"
 
 
 class Run:
-    """The folder of one run. Paths in it: `checkpoints/` and `best/` (see `checkpoint`), `mining/` (a mining store),
-    `tensorboard/`, `log.jsonl`, and when it is finished `weights.safetensors` and `result.json`."""
+    """The folder of one run. Paths in it: `checkpoints/` and `best/` (see `checkpoint`), `kept/` (weights files of the
+    steps to keep), `mining/` (a mining store), `tensorboard/`, `log.jsonl`, and when it is finished
+    `weights.safetensors` and `result.json`."""
 
     def __init__(self, path: Path, header: dict[str, Any]):
         self.path, self.header = path, header
@@ -55,6 +58,7 @@ class Run:
                 for part, what in (("digest", "another recipe"), ("data", "another content of the patch store")):
                     if run.header[part] != header[part]:
                         raise InputError(f"{path} holds a run of {what}: choose another --run, or delete it")
+                run.recipe = recipe  # it may differ in what the digest leaves out
             else:
                 write_atomic(path / _HEADER, json.dumps(header, indent=1).encode())
                 run = cls(path, header)
@@ -68,9 +72,19 @@ class Run:
 
     def finish(self, network: Network, result: dict[str, Any]) -> None:
         """Write the weights, then the result, which marks the run as finished."""
-        about = {"network": network.name, "options": network.options.model_dump(mode="json")}
-        write_atomic(self.path / _WEIGHTS, checkpoint.tensor_bytes(network.state_dict(), about))
+        write_atomic(self.path / _WEIGHTS, _weights_bytes(network))
         write_atomic(self.path / _RESULT, json.dumps(result, indent=1, sort_keys=True).encode())
+
+    def keep(self, network: Network, step: int, sampler: dict[str, Any]) -> None:
+        """Keep the weights of `step`, and the sampler's state, as `kept/000123.safetensors`, there as a whole or not at
+        all. `load` takes that file as it takes the final weights."""
+        (self.path / _KEPT).mkdir(exist_ok=True)
+        write_atomic(self.path / _KEPT / f"{step:06d}{_SUFFIX}", _weights_bytes(network, step=step, sampler=sampler))
+
+    def kept(self) -> dict[int, Path]:
+        """The weights files of the steps that were kept, ascending."""
+        found = {int(p.stem): p for p in (self.path / _KEPT).glob(f"[0-9]*{_SUFFIX}")}
+        return dict(sorted(found.items()))
 
     @property
     def mining(self) -> Path:
@@ -107,22 +121,28 @@ def load(path: str | Path) -> Network:
         opened = Run.open(path)
         name, options, weights = opened.recipe.network.name, opened.recipe.network.options, opened.weights
     else:
-        name, options = _network_of(path)
+        about = about_weights(path)
+        if "network" not in about:
+            raise InputError(f"{path} does not say which network it belongs to: use --network NAME --weights {path}")
+        name, options = about["network"], about["options"]
         weights = path
     network = build(name, options)
     load_weights(network, weights)
     return network.eval()
 
 
-def _network_of(file: Path) -> tuple[str, dict[str, Any]]:
-    """Name and options of the network that a weights file was saved from."""
+def about_weights(file: Path) -> dict[str, Any]:
+    """What a weights file says of itself: `network` and `options`, in a kept one also `step` and `sampler` (its state
+    then); empty in one of another program. Raises MissingError, InputError where it is no safetensors file."""
     if not file.is_file():
         raise MissingError(f"no run and no weights file at {file}")
     try:
         with safe_open(file, framework="pt") as opened:
-            about = json.loads((opened.metadata() or {}).get("hardmine", "{}"))
+            return json.loads((opened.metadata() or {}).get("hardmine", "{}"))
     except SafetensorError as error:
         raise InputError(f"{file} is neither a run nor a safetensors file ({error})") from error
-    if "network" not in about:
-        raise InputError(f"{file} does not say which network it belongs to: use --network NAME --weights {file}")
-    return about["network"], about["options"]
+
+
+def _weights_bytes(network: Network, **more: Any) -> bytes:
+    about = {"network": network.name, "options": network.options.model_dump(mode="json"), **more}
+    return checkpoint.tensor_bytes(network.state_dict(), about)

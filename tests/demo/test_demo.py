@@ -152,5 +152,6 @@ def test_a_picture_of_few_matches_can_be_drawn(tmp_path):
     image = np.zeros((50, 80), np.uint8)
     none = Matches(np.zeros((0, 2)), np.zeros((0, 2)), np.zeros(0, bool))
     one = Matches(np.full((1, 2), 9.0), np.full((1, 2), 3.0), np.ones(1, bool))
-    draw(tmp_path / "a.png", {"x": Evaluated({"fpr95": 0.5}, {}, curve)}, image, image, {"before": none, "after": one})
+    curves = {"x": Evaluated({"fpr95": 0.5}, curves={"roc": curve})}
+    draw(tmp_path / "a.png", curves, image, image, {"before": none, "after": one})
     assert [path.name for path in tmp_path.iterdir()] == ["a.png"]

@@ -31,7 +31,7 @@ class Network(nn.Module):
     """
 
     Options: ClassVar[type[NetworkOptions]] = NetworkOptions
-    name: ClassVar[str]
+    name: str
     side: int
     dim: int
     unit_norm: bool

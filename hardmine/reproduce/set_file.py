@@ -1,0 +1,180 @@
+"""A set: the rows, columns, settings and published figures of one experiment, as a closed TOML file."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from pydantic import Field, model_validator
+
+from hardmine.errors import InputError, MissingError, UnknownNameError
+from hardmine.options import Options, check
+
+ScaleName = Literal["paper", "small"]
+SCALES: tuple[ScaleName, ...] = get_args(ScaleName)
+_SETS = Path(__file__).with_name("sets")
+
+
+class Measure(Options):
+    """protocol, options: as `evaluate` takes them. metric: the one that is shown, a rate in 0..1, in percent."""
+
+    protocol: str
+    metric: str
+    options: dict[str, Any] = Field(default_factory=dict)
+
+
+class Column(Options):
+    """What a figure is of: trained on the role `train`, measured on the role `test`, by the measure `measure` (not
+    needed where the set has one). Roles are bound to patch stores by each scale."""
+
+    train: str
+    test: str
+    measure: str = ""
+
+
+class Row(Options):
+    """A method. Either recipe, with overrides `set` and further ones of each scale, or contender: one that needs no
+    training, spelt as for `evaluate --compare`, where {weights} is the file `weights` of the folder DATA/weights.
+
+    train: a role to train on in place of the columns'. scales: those it is run at. baseline: the row that it is
+    compared with. published: the paper's figures in percent, one for each column, NaN where there is none. series, x:
+    the line it belongs to and its place on it, where the set is drawn as lines. note: printed below the table.
+    """
+
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9.+*-]*$")
+    title: str
+    recipe: str | None = None
+    contender: str | None = None
+    weights: str | None = None
+    set: dict[str, Any] = Field(default_factory=dict)
+    paper: dict[str, Any] = Field(default_factory=dict)
+    small: dict[str, Any] = Field(default_factory=dict)
+    train: str | None = None
+    scales: tuple[ScaleName, ...] = SCALES
+    baseline: str | None = None
+    published: tuple[float, ...] = ()
+    series: str | None = None
+    x: float | None = None
+    note: str | None = None
+
+    @model_validator(mode="after")
+    def _trained_or_not(self) -> Row:
+        if (self.recipe is None) == (self.contender is None):
+            raise ValueError(f"row {self.name!r}: give either a recipe or a contender")
+        if self.contender is not None and (self.set or self.paper or self.small or self.train):
+            raise ValueError(f"row {self.name!r}: a contender is not trained: leave out set, paper, small and train")
+        if (self.weights is None) != ("{weights}" not in (self.contender or "")):
+            raise ValueError(f"row {self.name!r}: weights and {{weights}} in the contender go together")
+        if (self.series is None) != (self.x is None):
+            raise ValueError(f"row {self.name!r}: series and x go together")
+        return self
+
+    def overrides(self, scale: ScaleName) -> dict[str, Any]:
+        """The row's own overrides at a scale."""
+        return {**self.set, **(self.paper if scale == "paper" else self.small)}
+
+
+class Place(Options):
+    """A patch store by its name in DATA, and one of its splits (not needed where it has one)."""
+
+    store: str
+    split: str | None = None
+
+
+class Scale(Options):
+    """How a set is run. about: the setting in words. seeds: number of seeds, 0, 1, .... stores: role to patch store.
+    set: overrides of every trained row. options: measure to further options of its protocol. note: see `Row`."""
+
+    about: str
+    seeds: int = Field(1, ge=1)
+    stores: dict[str, Place]
+    set: dict[str, Any] = Field(default_factory=dict)
+    options: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    note: str | None = None
+
+
+class ReproduceSet(Options):
+    """A whole set. source: paper and table. x_title: the axis of a set that is drawn as lines."""
+
+    title: str
+    source: str
+    about: str = ""
+    x_title: str | None = None
+    measures: dict[str, Measure]
+    columns: tuple[Column, ...] = Field(min_length=1)
+    rows: tuple[Row, ...] = Field(min_length=1)
+    scales: dict[ScaleName, Scale]
+
+    @model_validator(mode="after")
+    def _names_fit(self) -> ReproduceSet:
+        names = [row.name for row in self.rows]
+        if len(set(names)) < len(names):
+            raise ValueError(f"two rows are called {next(n for n in names if names.count(n) > 1)!r}")
+        for column in self.columns:
+            if column.measure not in self.measures and not (len(self.measures) == 1 and not column.measure):
+                raise ValueError(f"column {column.train} -> {column.test}: no measure {column.measure!r}")
+        for row in self.rows:
+            if row.baseline is not None and row.baseline not in names:
+                raise ValueError(f"row {row.name!r}: its baseline {row.baseline!r} is no row")
+            if row.published and len(row.published) != len(self.columns):
+                raise ValueError(f"row {row.name!r}: {len(row.published)} published figures for {len(self.columns)}")
+            if (row.x is not None) != (self.x_title is not None):
+                raise ValueError(f"row {row.name!r}: a set with an x_title gives every row an x, and only such a set")
+        for name, scale in self.scales.items():
+            trained = {row.train for row in self.rows if row.train and name in row.scales}
+            roles = {role for column in self.columns for role in (column.train, column.test)} | trained
+            if missing := sorted(roles - set(scale.stores)):
+                raise ValueError(f"scale {name!r} binds no store to the role {missing[0]!r}")
+            if unknown := sorted(set(scale.options) - set(self.measures)):
+                raise ValueError(f"scale {name!r} gives options of {unknown[0]!r}, which is no measure")
+        return self
+
+    def measure_of(self, column: Column) -> str:
+        """The name of a column's measure."""
+        return column.measure or next(iter(self.measures))
+
+    def rows_at(self, scale: ScaleName) -> list[Row]:
+        """The rows that are run at a scale."""
+        return [row for row in self.rows if scale in row.scales]
+
+
+def shipped_sets() -> dict[str, Path]:
+    """The sets that come with hardmine, name to file."""
+    return {path.stem: path for path in sorted(_SETS.glob("*.toml"))}
+
+
+def load_set(name: str) -> ReproduceSet:
+    """A set by its name, or by the path of one's own TOML file. Raises UnknownNameError, MissingError, InputError."""
+    file = Path(name)
+    if not file.is_file():
+        if file.suffix or file.name != name:
+            raise MissingError(f"no set at {name}")
+        if name not in shipped_sets():
+            raise UnknownNameError("set", name, shipped_sets())
+        file = shipped_sets()[name]
+    try:
+        tree = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{file}: not a TOML file: {error}") from error
+    return check(ReproduceSet, tree, str(file))
+
+
+def override_text(key: str, value: Any) -> str:
+    """An override as `--set` takes it, key=value with the value as in TOML."""
+    return f"{key}={_toml(value)}"
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)  # TOML's own words: inf, nan
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {_toml(v)}" for key, v in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_toml(v) for v in value) + "]"
+    if isinstance(value, str):
+        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return repr(value)
