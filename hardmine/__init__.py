@@ -6,6 +6,7 @@ The library in one line each; everything is imported when it is first used:
     describe_image           keypoints and descriptors of a photograph
     ingest, mine, evaluate   the stages, from paths to a path (training: `hardmine.train.loop.train`)
     PatchStore, MiningStore  what is on disk
+    negatives, audit         hard negatives out of a mined round; what in a dataset misleads mining
     readers, networks, samplers, miners, losses, regularisers    the parts, found by name
     Batch                    descriptors of a batch, what miners, losses and regularisers are called with
     fpr95, roc_curve         metrics on arrays
@@ -19,9 +20,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hardmine.metrics.fpr95 import fpr95
     from hardmine.metrics.roc import roc_curve
+    from hardmine.mining.audit import audit
     from hardmine.mining.batch import Batch
     from hardmine.mining.mine import mine
     from hardmine.mining.miners import miners
+    from hardmine.mining.negatives import negatives
     from hardmine.mining.samplers import samplers
     from hardmine.pipeline.ingest import ingest
     from hardmine.pipeline.readers import readers
@@ -40,6 +43,7 @@ _HOME = {
     "Batch": "mining.batch",
     "MiningStore": "store.rounds",
     "PatchStore": "store.patches",
+    "audit": "mining.audit",
     "describe_image": "protocols.describe",
     "evaluate": "protocols.evaluate",
     "fpr95": "metrics.fpr95",
@@ -48,6 +52,7 @@ _HOME = {
     "losses": "train.losses",
     "mine": "mining.mine",
     "miners": "mining.miners",
+    "negatives": "mining.negatives",
     "networks": "train.networks",
     "readers": "pipeline.readers",
     "regularisers": "train.regularisers",
@@ -59,6 +64,7 @@ __all__ = [
     "Batch",
     "MiningStore",
     "PatchStore",
+    "audit",
     "describe_image",
     "evaluate",
     "fpr95",
@@ -67,6 +73,7 @@ __all__ = [
     "losses",
     "mine",
     "miners",
+    "negatives",
     "networks",
     "readers",
     "regularisers",

@@ -1,4 +1,4 @@
-"""Small data sets made on the spot, and a reader of made-up items."""
+"""Small data sets made on the spot, a reader of made-up items, and places to copy stores to."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import cv2
+import fsspec
 import numpy as np
 import pytest
 
@@ -99,3 +100,37 @@ def locked(monkeypatch: pytest.MonkeyPatch) -> str:
 
     monkeypatch.setattr(Path, "read_bytes", guarded)
     return name
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[str]:
+    """The address of moto's S3 server on this machine, to which s3:// URLs lead from now on."""
+    from moto.server import ThreadedMotoServer
+
+    with pytest.MonkeyPatch.context() as patch:
+        server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
+        server.start()
+        host, port = server.get_host_and_port()
+        patch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+        patch.setenv("AWS_ACCESS_KEY_ID", "dummy")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "dummy")
+        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        yield f"http://{host}:{port}"
+        server.stop()
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> str:
+    """A URL under which there is nothing yet."""
+    return f"memory://{tmp_path.name}"
+
+
+@pytest.fixture(params=["memory", "s3"])
+def everywhere(request: pytest.FixtureRequest, place: str, tmp_path: Path) -> str:
+    """As `place`, and then on S3."""
+    if request.param == "memory":
+        return place
+    request.getfixturevalue("s3_server")
+    bucket = tmp_path.name.replace("_", "-").lower()
+    fsspec.filesystem("s3").mkdir(bucket)
+    return f"s3://{bucket}"

@@ -9,6 +9,7 @@ from torch.nn.functional import normalize
 from hardmine.mining.batch import Batch
 from hardmine.mining.miners.hardest_in_batch import HardestInBatch
 from hardmine.train.losses import Loss, LossOutput, losses
+from hardmine.train.losses.learnable import Learnable
 from hardmine.train.regularisers import Regulariser, regularisers
 
 # further options of what is found by name, beside its defaults
@@ -36,9 +37,15 @@ REGULARISER_VARIANTS = [
 
 def every_loss() -> list[tuple[str, Loss]]:
     """(name, loss): all that are registered with their defaults, then the variants."""
-    return [
-        (name, losses.get(name)(**options)) for name, options in [*((n, {}) for n in losses.names()), *LOSS_VARIANTS]
-    ]
+    chosen = [*((n, {}) for n in losses.names()), *LOSS_VARIANTS]
+    return [(name, started(losses.get(name)(**options))) for name, options in chosen]
+
+
+def started(loss: Loss) -> Loss:
+    """A loss that learns something for each class is given more classes than any batch here has."""
+    if isinstance(loss, Learnable):
+        loss.start(256)
+    return loss
 
 
 def every_regulariser() -> list[tuple[str, Regulariser]]:

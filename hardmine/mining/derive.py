@@ -16,7 +16,7 @@ from hardmine.store.approximate import approximate_both
 from hardmine.store.distances import PAIRS_AT_ONCE, as_tensor, full_float32, listed_distances, pair_distances
 from hardmine.store.index import build_index
 from hardmine.store.rounds import Round
-from hardmine.store.search import Neighbours, nearest, nearest_both
+from hardmine.store.search import Neighbours, in_order, nearest, nearest_both
 
 MOST_PAIRS = 1 << 32  # 16 GB of float32
 PAIRS_PER_STEP = 1 << 20
@@ -112,9 +112,10 @@ def neighbour_lists(
     source: Round, k: int, device: Device = None, knn_index: str | None = None
 ) -> tuple[Neighbours, Neighbours, dict[str, Any], list[str]]:
     """The k nearest items of each item of a round, of any label and of other labels (see `Round.knn`), how they were
-    found and what is to be said of it. knn_index: a faiss factory string; None or 'Flat' compares all with all."""
+    found and what is to be said of it. knn_index: 'IVFclasses,Flat' or a faiss factory string (see `approximate_both`);
+    None or 'Flat' compares all with all."""
     items = source.items
-    sets = source.descriptors()[items], source.entry_row[items], source.entry_label[items]
+    sets = in_order(source.descriptors(), items), source.entry_row[items], source.entry_label[items]
     if knn_index in (None, "Flat"):
         return *nearest_both(*sets, k, device=device), {}, []
     everything, others, record, messages = approximate_both(*sets, k, str(knn_index))

@@ -122,7 +122,7 @@ def _bytes(opened: Round, what: str) -> int:
 
 
 def run(opened: Run) -> dict[str, Any]:
-    """How far a run is, what fixed it, its last figures and where its time went."""
+    """How far a run is, what fixed it, the rounds it trained from, its last figures and where its time went."""
     newest = checkpoint.last(opened.path / "checkpoints")
     lines = _log(opened.path / "log.jsonl")
     seconds: dict[str, float] = {}
@@ -141,12 +141,28 @@ def run(opened: Run) -> dict[str, Any]:
             "weights kept of steps": ", ".join(map(str, opened.kept())) or "none",
         },
         "recipe": flat(opened.recipe.model_dump(mode="json", exclude_none=True)),
+        "rounds trained from": _rounds_used(lines),
         "last figures": last,
         "seconds": seconds,
     }
     if opened.result:
         facts["result"] = flat(opened.result)
     return facts
+
+
+def _rounds_used(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rounds of a run's log, with the last that was measured of each: age in steps, the share of its hard negatives
+    that were still hard, and whether it was past a limit of the recipe."""
+    used: list[dict[str, Any]] = []
+    for line in lines:
+        for name, origin in (("start_round", "mining.start"), ("mined_round", "the run")):
+            if name in line:
+                nothing = {"age": None, "still hard": None, "stale": None}
+                used.append({"round": line[name], "of": origin, "from step": line["step"], **nothing})
+        if used and "round_age" in line:
+            stale = None if "round_stale" not in line else bool(line["round_stale"]) or bool(used[-1]["stale"])
+            used[-1] |= {"age": int(line["round_age"]), "still hard": line.get("round_still_hard"), "stale": stale}
+    return used
 
 
 def _log(file: Path) -> list[dict[str, Any]]:

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from hardmine.errors import InputError
+from hardmine.store.class_cells import CLASSES, ClassCells, unfit
 from hardmine.store.distances import as_descriptors, as_tensor, listed_distances
 from hardmine.store.index import SAMPLE, faiss_index, load_faiss, points_needed
 from hardmine.store.search import SPARE, Lists, Neighbours, nearest, nearest_both, sorted_lists
@@ -30,61 +31,79 @@ BLOCK = 4096  # queries at once
 def approximate_both(
     database: np.ndarray, rows: np.ndarray, labels: np.ndarray, k: int, factory: str, *, seed: int = 0
 ) -> tuple[Neighbours, Neighbours, dict[str, Any], list[str]]:
-    """As `nearest_both` of a database with itself, through the faiss index `factory`, and a record of what was found.
+    """As `nearest_both` of a database with itself, through the index `factory`, and a record of what was found.
 
-    database: (N, D); rows, labels: int64 (N,). A list that the candidates do not fill is completed by the exact search,
-    so -1 stands only where there are fewer than k neighbours. record: `knn_index` (in use: 'Flat' where N does not
-    suffice for the other), `recall` and `recall_other` over `sampled` queries, `search` (candidates, and nprobe or
-    efSearch where the index has one), `completed` (lists), `seed`. Raises InputError as `build_index` does.
+    database: (N, D); rows, labels: int64 (N,). factory: 'IVFclasses,Flat', whose cells are the classes, or a faiss
+    factory string. A list that the candidates do not fill is completed by the exact search, so -1 stands only where
+    there are fewer than k neighbours. record: `knn_index` (in use: 'Flat' where the items do not suffice for the
+    other), `recall` and `recall_other` over `sampled` queries, `search` (what was settled: nprobe, efSearch,
+    candidates, cells), `completed` (lists), `seed`. Raises InputError as `build_index` does.
     """
     if k < 1:
         raise InputError(f"k must be at least 1, not {k}")
     x, rows, labels = as_descriptors(database, rows), np.asarray(rows, np.int64), np.asarray(labels, np.int64)
-    needed, reason = points_needed(factory)
-    if factory == "Flat" or len(x) < needed:
+    reason = _unfit(factory, labels)
+    if factory == "Flat" or reason is not None:
         messages = [] if factory == "Flat" else [f"knn index {factory}: {len(x)} items, but {reason}; searched exactly"]
         everything, others = nearest_both(x, rows, labels, k)
         return everything, others, {"knn_index": "Flat"}, messages
-    index, _ = faiss_index(x, factory, seed)
-    search = _Search(index, x, rows, labels, k, compressed=re.search(COMPRESSED, factory) is not None)
+    search = (
+        ClassCells(x, rows, labels, k) if factory == CLASSES else _FaissCandidates(factory, x, rows, labels, k, seed)
+    )
     sample = np.sort(np.random.Generator(np.random.Philox(seed)).choice(len(x), min(SAMPLE, len(x)), replace=False))
     exact = nearest_both(x, rows, labels, k, queries=x[sample], query_rows=rows[sample], query_labels=labels[sample])
-    width = _Width(factory, index, search.ask)
-    while True:
-        recall = [_recall(found, true.rows) for found, true in zip(search.listed(sample), exact)]
-        if min(recall) >= TARGET or not (width.widen() or search.more()):
-            break
+    search.settle(sample, exact)
     lists = Lists(len(x), k), Lists(len(x), k)
-    for start in range(0, len(x), BLOCK):
-        for each, found in zip(lists, search.listed(np.arange(start, min(start + BLOCK, len(x))))):
-            each.take(start, *found)
+    for items in search.blocks():
+        for each, found in zip(lists, search.listed(items)):
+            each.take(items, *found)
+    recall = [_recall(each.rows[sample], true.rows) for each, true in zip(lists, exact)]
     completed = _complete(lists[0], x, rows, None) + _complete(lists[1], x, rows, labels)
     record = {"knn_index": factory, "recall": recall[0], "recall_other": recall[1], "sampled": len(sample)}
-    record |= {"search": {**width.record(), "candidates": search.ask}, "completed": completed, "seed": seed}
+    record |= {"search": search.record(), "completed": completed, "seed": seed}
     messages = [f"knn index {factory}: recall {min(recall):.3f} on {len(sample)} queries, {record['search']}"]
     if min(recall) < TARGET:
-        messages.append(
-            f"that is less than {TARGET}: these descriptors have no cells that hold neighbours together. An index with "
-            "fewer, larger lists finds more; without --knn-index the lists are exact"
-        )
+        messages.append(f"that is less than {TARGET}: {search.advice}; without --knn-index the lists are exact")
     return lists[0].done(), lists[1].done(), record, messages
 
 
-class _Search:
-    """Candidates of an index for items of its own, with exact distances."""
+def _unfit(factory: str, labels: np.ndarray) -> str | None:
+    """Why the items do not suffice for an index, None where they do."""
+    if factory == CLASSES:
+        return unfit(labels)
+    needed, reason = points_needed(factory)
+    return reason if len(labels) < needed else None
 
-    def __init__(self, index: Any, x: np.ndarray, rows: np.ndarray, labels: np.ndarray, k: int, *, compressed: bool):
-        self.index, self.x, self.base, self.rows, self.labels, self.k = index, x, as_tensor(x), rows, labels, k
+
+class _FaissCandidates:
+    """Candidates of a faiss index for items of its own, with exact distances."""
+
+    advice = (
+        "these descriptors have no cells that hold neighbours together. An index with fewer, larger lists finds more"
+    )
+
+    def __init__(self, factory: str, x: np.ndarray, rows: np.ndarray, labels: np.ndarray, k: int, seed: int):
+        self.index = faiss_index(x, factory, seed)[0]
+        self.x, self.base, self.rows, self.labels, self.k = x, as_tensor(x), rows, labels, k
         largest = int(np.unique(labels, return_counts=True)[1].max())
         self.ask = min(len(x), k + SPARE + min(largest, MOST_OF_A_CLASS))
+        compressed = re.search(COMPRESSED, factory) is not None
         self._most = min(len(x), MOST_CANDIDATES * self.ask) if compressed else self.ask
+        self._width = _Width(factory, self.index, self.ask)
 
-    def more(self) -> bool:
-        """Twice the candidates, of an index that knows distances only roughly; False where it has enough of them."""
-        if 2 * self.ask > self._most:
-            return False
-        self.ask *= 2
-        return True
+    def settle(self, sample: np.ndarray, exact: tuple[Neighbours, Neighbours]) -> None:
+        """Widen the search until it finds enough of the sample's (B,) true neighbours, in both lists."""
+        while True:
+            found = self.listed(sample)
+            if min(_recall(rows[:, : self.k], true.rows) for (rows, _), true in zip(found, exact)) >= TARGET:
+                return
+            if not (self._width.widen() or self._more()):
+                return
+
+    def blocks(self) -> list[np.ndarray]:
+        """All items, in blocks of bounded memory."""
+        count = len(self.x)
+        return [np.arange(start, min(start + BLOCK, count)) for start in range(0, count, BLOCK)]
 
     def listed(self, items: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
         """For items (B,): rows and distances (B, k + 1) of any label, and of other labels; -1 and NaN padded."""
@@ -97,6 +116,17 @@ class _Search:
         both = [sorted_lists(rows, distance, keep)]
         distance[self.labels[place] == self.labels[items][:, None]] = np.inf
         return [*both, sorted_lists(rows, distance, keep)]
+
+    def record(self) -> dict[str, int]:
+        """What a round says of the search."""
+        return {**self._width.record(), "candidates": self.ask}
+
+    def _more(self) -> bool:
+        """Twice the candidates, of an index that knows distances only roughly; False where it has enough of them."""
+        if 2 * self.ask > self._most:
+            return False
+        self.ask *= 2
+        return True
 
 
 class _Width:
@@ -125,19 +155,17 @@ class _Width:
         return {} if self._graph is None else {"efSearch": int(self._graph.efSearch)}
 
 
-def _recall(found: tuple[np.ndarray, np.ndarray], true: np.ndarray) -> float:
-    """Share of the exact lists' rows (B, k) that the found ones have."""
-    rows = found[0][:, : true.shape[1]]
-    hits = sum(((line[:, None] == own) & (line[:, None] >= 0)).any(1).sum() for line, own in zip(true, rows))
+def _recall(found: np.ndarray, true: np.ndarray) -> float:
+    """Share of the exact lists' rows (B, k) that the found ones (B, k) have."""
+    hits = sum(((line[:, None] == own) & (line[:, None] >= 0)).any(1).sum() for line, own in zip(true, found))
     return float(hits / max(1, (true >= 0).sum()))
 
 
 def _complete(lists: Lists, x: np.ndarray, rows: np.ndarray, labels: np.ndarray | None) -> int:
     """Search exactly for the lists that are short; returns their number."""
-    short = np.flatnonzero(lists.rows[:, lists.k - 1] < 0)
+    short = np.flatnonzero(lists.rows[:, -1] < 0)
     if len(short):
         own = None if labels is None else labels[short]
         exact = nearest(x, rows, lists.k, queries=x[short], query_rows=rows[short], labels=labels, query_labels=own)
-        lists.rows[short, : lists.k], lists.distance[short, : lists.k] = exact.rows, exact.distance
-        lists.rows[short, lists.k], lists.distance[short, lists.k] = -1, np.nan
+        lists.take(short, exact.rows, exact.distance)
     return len(short)

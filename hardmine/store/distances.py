@@ -38,7 +38,7 @@ def listed_distances(x: torch.Tensor, first: torch.Tensor, y: torch.Tensor, seco
     step = PAIRS_AT_ONCE if x.device.type == "cpu" else 64 * PAIRS_AT_ONCE
     for start in range(0, len(first), step):
         part = slice(start, start + step)
-        out[part] = pair_distances(x[first[part]], y[second[part]])
+        out[part] = pair_distances(x.index_select(0, first[part]), y.index_select(0, second[part]))
     return out
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import torch  # before faiss: whichever comes first brings the OpenMP that both use
 
 from hardmine.errors import InputError, StoreError
+from hardmine.store.class_cells import CLASSES
 from hardmine.store.distances import as_descriptors, as_tensor, listed_distances
 from hardmine.store.search import SPARE, Neighbours, check_metric, nearest
 
@@ -59,6 +60,11 @@ def build_index(
     not finite.
     """
     check_metric(metric)
+    if factory == CLASSES:
+        raise InputError(
+            f"index {factory!r} only finds neighbour lists (knn_index): an index to keep has cells of its own, "
+            "e.g. 'IVF256,Flat'"
+        )
     x = as_descriptors(descriptors, rows)
     needed, reason = points_needed(factory)
     if factory == "Flat" or len(x) < needed:

@@ -13,7 +13,7 @@ import os
 import re
 import threading
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,7 +116,7 @@ def _copy_patches(here: Location, there: Location, content: bytes, progress: Pro
     files = [File(entry.file, entry.bytes, entry.sha256) for entry in manifest.files()]
     if before is None:
         _refuse_foreign(there, {file.name.split("/")[0] for file in files})
-    found = _copy_files(here, there, files, progress)
+    found = copy_files(here, there, files, progress)
     if before != content:
         write_small(there, MANIFEST, content)
     return CopyReport(there.url, "patch store", len(files) + 1, sum(f.size for f in files) + len(content), found)
@@ -138,9 +138,8 @@ def _copy_rounds(here: Location, there: Location, progress: Progress | None) -> 
         if before is not None and before != content:
             there.remove(name)  # no round until it is whole again
         rounds[name] = content
-        for group in attrs["files"].values():
-            files += [File(f"{ROUNDS}/{number}/{file}", size, str(crc)) for file, (size, crc) in group.items()]
-    found = _copy_files(here, there, files, progress)
+        files += round_files(number, attrs)
+    found = copy_files(here, there, files, progress)
     small = {name: here.read(name) for name in (LOG, f"{ROUNDS}/{GROUP}", GROUP)} | rounds
     for name, content in small.items():
         if content is not None:
@@ -155,7 +154,13 @@ def _refuse_foreign(there: Location, names: set[str]) -> None:
         raise InputError(f"{there.url} is not empty ({', '.join(others[:3])}): choose another place")
 
 
-def _copy_files(here: Location, there: Location, files: list[File], progress: Progress | None) -> int:
+def round_files(name: str, attrs: Mapping[str, Any]) -> list[File]:
+    """The files of a round, by their paths in its mining store. name: of its folder. attrs: its attributes."""
+    groups = attrs["files"].values()
+    return [File(f"{ROUNDS}/{name}/{file}", size, str(crc)) for group in groups for file, (size, crc) in group.items()]
+
+
+def copy_files(here: Location, there: Location, files: list[File], progress: Progress | None = None) -> int:
     """Copy what is not there and intact, verified; returns how many files were."""
     total, done, lock = sum(file.size for file in files), 0, threading.Lock()
     sizes = there.sizes()

@@ -202,7 +202,7 @@ def begin(
     descriptors (batch, device). Drafts of anything else are removed: we hold the lock, so their writers are dead. All
     arrays are created here, before anything is written to them. Raises InputError where the folder is something else.
     """
-    _make_root(store.path)
+    make_root(store.path)
     how = {**how, "shard_rows": shard_rows}
     draft = None
     for folder in round_folders(store.path):
@@ -236,8 +236,8 @@ def check_folder(path: Path) -> None:
         raise InputError(f"{path} is not a mining store and not empty: give a new or an empty folder")
 
 
-def _make_root(path: Path) -> None:
-    """The zarr groups above the rounds; leftovers of removed rounds are cleared away."""
+def make_root(path: Path) -> None:
+    """The zarr groups above the rounds; leftovers of removed rounds are cleared away. Needs the write lock."""
     check_folder(path)
     (path / ROUNDS).mkdir(parents=True, exist_ok=True)
     for folder in (path, path / ROUNDS):

@@ -288,13 +288,21 @@ def round_folders(path: Path) -> list[Path]:
 def read_attributes(folder: Path) -> dict[str, Any] | None:
     """The attributes of a round's zarr group, None where it has none yet or is being removed. Raises StoreError where
     they cannot be read or are of a newer format."""
-    path = folder / "zarr.json"
     try:
-        attrs = json.loads(path.read_bytes()).get("attributes", {})
+        content = (folder / "zarr.json").read_bytes()
     except FileNotFoundError:
         return None
+    return parse_attributes(content, str(folder))
+
+
+def parse_attributes(content: bytes, folder: str) -> dict[str, Any]:
+    """The attributes in the `zarr.json` of a round, which lies in `folder`, a path or a URL. Raises StoreError."""
+    try:
+        attrs = json.loads(content).get("attributes", {})
     except ValueError as error:
-        raise StoreError(f"{path} is damaged ({error}). Delete the folder {folder} and mine again.") from error
+        raise StoreError(
+            f"{folder}/zarr.json is damaged ({error}). Delete the folder {folder} and mine again."
+        ) from error
     if attrs.get("format", FORMAT) > FORMAT:
         raise StoreError(f"{folder} has format {attrs['format']}, this version reads up to {FORMAT}: update hardmine")
     return attrs

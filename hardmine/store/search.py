@@ -71,7 +71,7 @@ def nearest(
 
     Raises InputError on shapes that do not fit, NumericalError on rows that are not finite.
     """
-    sets = _prepare(database, rows, queries, query_rows, labels, query_labels, metric, device)
+    sets = prepare(database, rows, queries, query_rows, labels, query_labels, metric, device)
     return _search(sets, k, block, everything=labels is None, others=labels is not None)[0]
 
 
@@ -89,7 +89,7 @@ def nearest_both(
     block: int | None = None,
 ) -> tuple[Neighbours, Neighbours]:
     """The k nearest items of any label, and the k nearest of another label, from one pass. Arguments as `nearest`."""
-    sets = _prepare(database, rows, queries, query_rows, labels, query_labels, metric, device)
+    sets = prepare(database, rows, queries, query_rows, labels, query_labels, metric, device)
     everything, others = _search(sets, k, block, everything=True, others=True)
     return everything, others
 
@@ -100,7 +100,7 @@ def check_metric(metric: str) -> None:
         raise UnknownNameError("metric", metric, METRICS)
 
 
-def _prepare(
+def prepare(
     database: np.ndarray | torch.Tensor,
     rows: np.ndarray,
     queries: np.ndarray | torch.Tensor | None,
@@ -110,6 +110,7 @@ def _prepare(
     metric: str,
     device: torch.device | str | None,
 ) -> Sets:
+    """The two sets, checked. Arguments and errors as `nearest`."""
     check_metric(metric)
     rows = np.asarray(rows, np.int64)
     base = as_descriptors(database, rows)
@@ -120,7 +121,7 @@ def _prepare(
     _check_lengths(base, rows, labels, query, query_rows, query_labels)
     order = np.lexsort((rows, np.zeros(len(rows)) if labels is None else labels))
     by_row = np.argsort(rows[order])
-    rows, base = rows[order], base[order]
+    rows, base = rows[order], in_order(base, order)
     if len(np.unique(rows)) != len(rows):
         raise InputError("the database names a row twice; a neighbour list needs distinct rows")
     self_column = np.full(len(query), -1, np.int64)
@@ -168,45 +169,45 @@ def _search(sets: Sets, k: int, block: int | None, *, everything: bool, others: 
     block = block or max(1, min(4096, BLOCK_VALUES // len(sets.rows)))
     base_norm = (sets.base * sets.base).sum(1)
     longest = float(base_norm.max().sqrt())
+    # one buffer for all blocks: fresh memory for each costs half as much time again as the product in it
+    values = room(min(block, len(sets.query)), len(sets.rows), sets.base.device)
     with full_float32():
         for start in range(0, len(sets.query), block):
             query = sets.query[start : start + block]
-            approximate = torch.addmm(base_norm, query, sets.base.T, alpha=-2)  # squared distance less |query|^2
-            tolerance = _rounding(sets.base.shape[1]) * (query.norm(dim=1) + longest) ** 2
+            approximate = values[: len(query)]  # squared distance less |query|^2
+            torch.addmm(base_norm, query, sets.base.T, alpha=-2, out=approximate[:, : len(sets.rows)])
+            tolerance = rounding(sets.base.shape[1]) * (query.norm(dim=1) + longest) ** 2
             _mask(approximate, sets.self_column[start : start + block])
             if everything:
-                lists[0].take(start, *_listed(sets, query, approximate, tolerance, k))
+                lists[0].take(slice(start, start + block), *_listed(sets, query, approximate, tolerance, k))
             if others and sets.same_label is not None:
-                _mask_ranges(approximate, sets.same_label[start : start + block])
-                lists[-1].take(start, *_listed(sets, query, approximate, tolerance, k))
+                mask_ranges(approximate, sets.same_label[start : start + block])
+                lists[-1].take(slice(start, start + block), *_listed(sets, query, approximate, tolerance, k))
     return [each.done() for each in lists]
 
 
 class Lists:
-    """Lists under construction, one neighbour longer than asked for, to see where a tie is cut."""
+    """Lists under construction. rows, distance: as in Neighbours; tied: bool (Q,), a tie is cut at K."""
 
     def __init__(self, count: int, k: int):
         self.k = k
-        self.rows = np.full((count, k + 1), -1, np.int64)
-        self.distance = np.full((count, k + 1), np.nan, np.float32)
+        self.rows = np.full((count, k), -1, np.int64)
+        self.distance = np.full((count, k), np.nan, np.float32)
+        self.tied = np.zeros(count, bool)
 
-    def take(self, start: int, rows: np.ndarray, distance: np.ndarray) -> None:
-        """The lists from query `start` on, at most k + 1 long."""
-        self.rows[start : start + len(rows), : rows.shape[1]] = rows
-        self.distance[start : start + len(rows), : rows.shape[1]] = distance
+    def take(self, queries: slice | np.ndarray, rows: np.ndarray, distance: np.ndarray) -> None:
+        """The sorted lists of some queries. rows, distance: (B, at most k + 1); the one beyond k tells of a tie."""
+        width = min(self.k, rows.shape[1])
+        self.rows[queries, :width], self.distance[queries, :width] = rows[:, :width], distance[:, :width]
+        if rows.shape[1] > self.k:
+            self.tied[queries] = distance[:, self.k - 1] == distance[:, self.k]
 
     def done(self) -> Neighbours:
-        """The lists, cut at k."""
-        k = self.k
-        return Neighbours(
-            rows=np.ascontiguousarray(self.rows[:, :k]),
-            distance=np.ascontiguousarray(self.distance[:, :k]),
-            ties_cut=int((self.distance[:, k - 1] == self.distance[:, k]).sum()),
-            short=int((self.rows[:, k - 1] < 0).sum()),
-        )
+        """The lists as they stand."""
+        return Neighbours(self.rows, self.distance, int(self.tied.sum()), int((self.rows[:, -1] < 0).sum()))
 
 
-def _rounding(dim: int) -> float:
+def rounding(dim: int) -> float:
     """Bound of the error of a squared distance by norms and a product, over (|a| + |b|)^2: gamma_(D + 32), which covers
     the rounding of the recomputed distance as well."""
     return (dim + 32) * 2.0**-24
@@ -217,7 +218,8 @@ def _mask(approximate: torch.Tensor, columns: np.ndarray) -> None:
     approximate[torch.from_numpy(line), torch.from_numpy(columns[line])] = torch.inf
 
 
-def _mask_ranges(approximate: torch.Tensor, ranges: np.ndarray) -> None:
+def mask_ranges(approximate: torch.Tensor, ranges: np.ndarray) -> None:
+    """Set a range of columns of each line to infinity. ranges: int64 (B, 2), first and last + 1."""
     length = ranges[:, 1] - ranges[:, 0]
     if length.sum() > MASKED_AT_ONCE:  # large classes: no list of positions, which would outgrow the block
         for i, (first, last) in enumerate(ranges.tolist()):
@@ -232,14 +234,14 @@ def _listed(
     sets: Sets, query: torch.Tensor, approximate: torch.Tensor, tolerance: torch.Tensor, k: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Rows and distances (B, min(k + 1, N)) of a block, sorted; -1 and NaN where masked."""
-    value, column = _smallest(approximate, k + SPARE)
+    value, column = smallest(approximate, k + SPARE, len(sets.rows))
     count = value.shape[1]
     line = torch.arange(len(query), device=query.device).repeat_interleave(count)
     distance = listed_distances(query, line, sets.base, column.reshape(-1)).reshape(-1, count)
     distance[~torch.isfinite(value)] = torch.inf
     keep = min(k + 1, count)
     rows, distances = sorted_lists(sets.rows[column.cpu().numpy()], distance.cpu().numpy(), keep)
-    if count < approximate.shape[1]:
+    if count < len(sets.rows):
         limit = value[:, k - 1] + 2 * tolerance
         for i in torch.nonzero(torch.isfinite(value[:, -1]) & (value[:, -1] <= limit)).squeeze(1).tolist():
             within = torch.nonzero(approximate[i] <= limit[i]).squeeze(1)
@@ -250,20 +252,35 @@ def _listed(
     return rows, distances
 
 
-def _smallest(values: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+def room(lines: int, width: int, device: torch.device | None = None) -> torch.Tensor:
+    """Memory for lines of `width` values that `smallest` takes without a copy: float32 (lines, whole groups), infinity
+    beyond the width."""
+    values = torch.empty(lines, -(-width // GROUP) * GROUP, device=device)
+    values[:, width:] = torch.inf
+    return values
+
+
+def smallest(values: torch.Tensor, count: int, width: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
     """The `count` smallest of each line, ascending, and their columns. The smallest lie in the `count` groups of
-    columns with the smallest minima, and those are found in a 64th of the line."""
-    width = values.shape[1]
-    groups = width // GROUP
+    columns with the smallest minima, and those are found in a 64th of the line. width: with it, `values` is `room` for
+    that many columns."""
+    if width is None:
+        width = values.shape[1]
+        values = torch.constant_pad_nd(values, (0, -width % GROUP), torch.inf)
+    lines, groups = len(values), values.shape[1] // GROUP
     if groups <= 2 * count:
-        return values.topk(min(count, width), dim=1, largest=False)
-    body = values[:, : groups * GROUP].unflatten(1, (groups, GROUP))
-    chosen = body.amin(2).topk(count, dim=1, largest=False).indices
-    column = (chosen[:, :, None] * GROUP + torch.arange(GROUP, device=values.device)).flatten(1)
-    rest = torch.arange(groups * GROUP, width, device=values.device).expand(len(values), -1)
-    column = torch.cat([column, rest], 1)
-    value, place = values.gather(1, column).topk(count, dim=1, largest=False)
-    return value, column.gather(1, place)
+        return values[:, :width].topk(min(count, width), dim=1, largest=False)
+    chosen = values.unflatten(1, (groups, GROUP)).amin(2).topk(count, dim=1, largest=False, sorted=False).indices
+    group = chosen + groups * torch.arange(lines, device=values.device)[:, None]
+    held = values.view(-1, GROUP).index_select(0, group.reshape(-1)).view(lines, -1)
+    value, place = held.topk(count, dim=1, largest=False)
+    column = chosen.gather(1, place // GROUP) * GROUP + place % GROUP
+    return value, column.clamp_(max=width - 1)  # beyond it there is infinity alone
+
+
+def in_order(x: np.ndarray, order: np.ndarray) -> np.ndarray:
+    """x[order], without a copy where they are in that order already, as those of a round are."""
+    return x if np.array_equal(order, np.arange(len(x))) else x[order]
 
 
 def sorted_lists(rows: np.ndarray, distance: np.ndarray, keep: int) -> tuple[np.ndarray, np.ndarray]:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +30,13 @@ class RunLog:
         """Add to the time spent per phase; written, summed, with the next record."""
         for phase, value in spent.items():
             self._seconds[phase] += value
+
+    @contextmanager
+    def timed(self, phase: str) -> Iterator[None]:
+        """Add the time spent inside to a phase."""
+        began = time.perf_counter()
+        yield
+        self.seconds(**{phase: time.perf_counter() - began})
 
     def write(self, step: int, values: dict[str, Any]) -> None:
         """Record `values` at `step` (steps done)."""

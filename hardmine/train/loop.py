@@ -21,19 +21,19 @@ from hardmine.mining.mine import mine
 from hardmine.mining.overlap import Overlap
 from hardmine.mining.samplers import PairSampler, Sampler, samplers
 from hardmine.mining.samplers.pads_classes import PadsClasses
-from hardmine.mining.staleness import staleness
 from hardmine.options import check
 from hardmine.pipeline.augment import TrainingImages
 from hardmine.pipeline.loading import loader
 from hardmine.store.patches import PatchStore
-from hardmine.store.rounds import MiningStore, Round
+from hardmine.store.rounds import Round
 from hardmine.train import checkpoint
 from hardmine.train.feedback import Feedback, build_feedback
 from hardmine.train.log import RunLog
 from hardmine.train.networks import Network
 from hardmine.train.objective import build_objective
 from hardmine.train.optimizers import NamedOptimizer
-from hardmine.train.recipe import DEFAULT_PAIRS, Evaluation, Recipe
+from hardmine.train.recipe import DEFAULT_PAIRS, Evaluation, MinedRounds, Recipe
+from hardmine.train.round_in_use import RoundInUse
 from hardmine.train.runs import Run, build_network
 from hardmine.train.step import Step, StepResult
 
@@ -125,8 +125,15 @@ class _Training:
             overlap=self.overlap,
         )
         self.step = 0
-        self.round: Round | None = None
-        self.mined_at = -1  # the step whose weights `round` was mined with
+        self.mined: RoundInUse | None = None
+        self.handed: Round | None = None  # the round that the sampler has been given
+        if not self.online and (self.sampler.needs_distances or self.sampler.needs_nearest):
+            self.mined = RoundInUse(run, store, self.split, self.network, self.sampler, self._embed, device)
+        elif recipe.mining != MinedRounds():
+            raise InputError(
+                f"the recipe's mining section is for samplers that train from mined rounds; {recipe.sampler.name!r} "
+                f"{'embeds at each step' if self.online else 'needs none'}: leave the section out"
+            )
         self.best: dict[str, Any] | None = None
         newest = checkpoint.last(run.path / "checkpoints")
         if newest is not None:
@@ -145,10 +152,7 @@ class _Training:
         if self.step == 0:
             self._keep()
         while self.step < steps:
-            stop = min(steps, (self.step // knobs.mining_interval + 1) * knobs.mining_interval)
-            if self.sampler.needs_distances or self.sampler.needs_nearest:
-                self._mine()
-            self.sampler.between(self.step, stop)
+            self.sampler.between(self.step, min(steps, self._prepare()))
             began = time.perf_counter()
             for pixels, plan in batches:
                 factor = self.recipe.schedule.factor(self.step, steps)
@@ -162,8 +166,8 @@ class _Training:
                     self._report(result, self.recipe.optimizer.lr * factor)
                 self._after_step()
                 began = time.perf_counter()
-        if self.round is not None:
-            self._measure_age(self.round)
+        if self.mined is not None:
+            self.mined.end(self.step, self.log)
 
     def _after_step(self) -> None:
         validation, knobs = self.recipe.validation, self.recipe.train
@@ -181,46 +185,34 @@ class _Training:
         if every and self.step % every == 0:
             self.run.keep(self.network, self.step, self.sampler.state(self.step))
 
-    def _mine(self) -> None:
-        """Give the sampler what it needs: of the round of this stretch, or of the weights of each step."""
+    def _prepare(self) -> int:
+        """Give the sampler what it needs for the next stretch, of the round in use or of the weights of each step; the
+        step before which it must be called again."""
+        interval = self.recipe.train.mining_interval
         if self.online:
             self.sampler.distances = OnlineDistances(self.entries, self._embed)
-            return
-        sampler, due = self.sampler, self.step // self.recipe.train.mining_interval * self.recipe.train.mining_interval
-        if self.round is None or self.mined_at != due:
-            if self.round is not None:
-                self._measure_age(self.round)
-            began = time.perf_counter()
-            mined = mine(
-                self.store,
-                self.run.mining,
-                self.network,
-                split=self.split,
-                views=self.recipe.views,
-                derive=(*("pairs",) * sampler.needs_distances, *("centroids",) * bool(sampler.needs_nearest)),
-                neighbours=max(1, sampler.needs_nearest),
-                device=self.device,
-                step=self.step,
-            )
-            self.round, self.mined_at = mined.round, due
-            self.log.seconds(mining=time.perf_counter() - began)
-            self.log.write(self.step, {"mined_round": mined.round.number, "spread": mined.round.attrs["spread"]})
-        if not np.array_equal(self.round.entry_row, self.mined_entries.row):
-            raise StoreError(f"round {self.round.number} of {self.run.mining} does not list this run's entries")
+        if self.mined is None:
+            return (self.step // interval + 1) * interval
+        source = self.mined.refresh(self.step, self.log)
+        if source is not self.handed:
+            self._hand_over(source, self.mined.mined_at)
+        return self.mined.stop(self.step)
+
+    def _hand_over(self, source: Round, mined_at: int) -> None:
+        """Give the sampler what it needs of another round."""
+        sampler = self.sampler
+        if not np.array_equal(source.entry_row, self.mined_entries.row):
+            raise StoreError(f"round {source.number} of {self.run.mining} does not list this run's entries")
         if sampler.needs_distances:
-            stored = StoredDistances(*self.round.pair_distance(), self.mined_entries.offsets)
+            stored = StoredDistances(*source.pair_distance(), self.mined_entries.offsets)
             sampler.distances = stored
             if len(self.kept) < len(self.mined_entries):
                 sampler.distances = KeptDistances(stored, self.mined_entries.offsets, self.entries.offsets, self.kept)
         if sampler.needs_nearest:
-            near = self.round.nearest_class()[0]
+            near = source.nearest_class()[0][:, : sampler.needs_nearest]
             overlapping = self.overlap.between(np.arange(len(near))[:, None], near)
-            sampler.use_nearest(np.where(overlapping, -1, near), self.round, self.mined_at)
-
-    def _measure_age(self, old: Round) -> None:
-        """Log how stale a round is under the present weights."""
-        found = staleness(old, self._embed, self.step - self.mined_at, device=self.device)
-        self.log.write(self.step, found.scalars())
+            sampler.use_nearest(np.where(overlapping, -1, near), source, mined_at)
+        self.handed = source
 
     def _embed(self, rows: np.ndarray, views: np.ndarray) -> np.ndarray:
         began = time.perf_counter()
@@ -276,14 +268,13 @@ class _Training:
             "sampler": self.sampler.state(self.step),
             "best": self.best,
             "log_lines": self.log.lines,
-            "round": self.round
-            and {"number": self.round.number, "key": self.round.attrs["key_hash"], "mined_at": self.mined_at},
+            "round": self.mined and self.mined.state(),
         }
         folder = self.run.path / "checkpoints"
         checkpoint.save(folder, self.step, state, weights=self.network.state_dict(), **parts)
         checkpoint.keep_last(folder, 2)
-        if self.round is not None:
-            MiningStore(self.run.mining).prune(keep=2, pinned={self.round.number})
+        if self.mined is not None:
+            self.mined.prune()
 
     def _restore(self, saved: checkpoint.Checkpoint) -> None:
         self.network.load_state_dict(saved.tensors("weights"))
@@ -293,13 +284,8 @@ class _Training:
             self.policy.load(saved.tensors("policy"))
         self.step, self.best = saved.step, saved.state["best"]
         self.sampler.load(saved.state["sampler"])
-        if saved.state["round"] is not None:
-            self.mined_at = saved.state["round"]["mined_at"]
-            self.round = MiningStore(self.run.mining).open(saved.state["round"]["number"])
-            if self.round.attrs["key_hash"] != saved.state["round"]["key"]:
-                raise StoreError(
-                    f"round {self.round.number} of {self.run.mining} is not the one {saved.path} belongs to"
-                )
+        if self.mined is not None:
+            self.mined.restore(saved.state["round"], saved.path)
 
     def finish(self) -> dict[str, Any]:
         """Take the final weights, mine them over the recipe's evaluation stores, and mark the run as finished."""
@@ -324,6 +310,8 @@ class _Training:
         self.log.close()
         weights_step = self.best["step"] if self.best else self.step
         result = {"steps": self.step, "weights_of_step": weights_step, "best": self.best, "evaluation": evaluated}
+        if self.mined is not None:
+            result |= {"start": self.mined.origin(), "messages": self.mined.messages}
         self.run.finish(self.network, result)
         return result
 

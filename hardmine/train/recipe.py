@@ -116,6 +116,49 @@ class Loop(Options):
         return max(1, round(epochs * self.pairs_per_epoch / (self.pairs or DEFAULT_PAIRS)))
 
 
+class MinedRounds(Options):
+    """The rounds that are trained from (`train.mine_every` says how often the run mines one itself).
+
+    start: a mining store, path or fsspec URL, of which a round is trained from first, instead of one mined with the
+    initial weights, until `mine_every` steps are done; start_round: its number, or 'latest'. It must be of this store,
+    split and views; start_network: 'same', it must be of the run's network and initial weights as well, or 'any'.
+
+    stale_after: age in steps from which a round that is trained from is stale. min_still_hard: it is stale where the
+    share of its hard negatives that are still hard (see `mining.staleness`) is below this. on_stale: 'warn' says so in
+    the log and the result, once for each round; 'mine' mines anew at once; 'fail' ends the run. staleness_every: the
+    share is measured every so many steps of a round's use, and in any case at its end (null: at its end alone).
+    staleness_anchors: items it is measured with, each with 32 others; 0 measures none, and logs the age alone."""
+
+    start: str | None = None
+    start_round: int | Literal["latest"] = "latest"
+    start_network: Literal["same", "any"] = "same"
+    stale_after: int | None = Field(None, ge=1)
+    min_still_hard: float | None = Field(None, gt=0, le=1)
+    on_stale: Literal["warn", "mine", "fail"] = "warn"
+    staleness_every: int | None = Field(None, ge=1)
+    staleness_anchors: int = Field(256, ge=0)
+
+    @model_validator(mode="after")
+    def _nothing_is_without_effect(self) -> MinedRounds:
+        if self.start is None and (self.start_round, self.start_network) != ("latest", "same"):
+            raise ValueError("start_round and start_network say which round of `start`: give start")
+        if self.on_stale != "warn" and not self.has_limits:
+            raise ValueError(f"on_stale = {self.on_stale!r} needs a limit: give stale_after or min_still_hard")
+        if self.staleness_anchors == 0 and (self.min_still_hard is not None or self.staleness_every is not None):
+            raise ValueError("min_still_hard and staleness_every need staleness_anchors above 0")
+        if self.on_stale != "warn" and self.min_still_hard is not None and self.staleness_every is None:
+            raise ValueError(
+                f"on_stale = {self.on_stale!r} with min_still_hard needs staleness_every: otherwise the share is "
+                "measured when a round's use is over"
+            )
+        return self
+
+    @property
+    def has_limits(self) -> bool:
+        """Whether a round can become stale."""
+        return self.stale_after is not None or self.min_still_hard is not None
+
+
 class Evaluation(Options):
     """A patch store and the protocol it is evaluated with, after training. options: the protocol's own."""
 
@@ -157,6 +200,7 @@ class Recipe(Options):
     optimizer: Optimizer = Optimizer()
     schedule: Schedule = Schedule()
     train: Loop = Loop()
+    mining: MinedRounds = MinedRounds()
     validation: Validation | None = None
     evaluation: tuple[Evaluation, ...] = ()
 
@@ -169,9 +213,11 @@ class Recipe(Options):
         return self
 
     def digest(self) -> str:
-        """Hex sha256 of what the weights depend on; a run may go on with other loader workers, or more checkpoints."""
+        """Hex sha256 of what the weights depend on. A run may go on with other loader workers, other checkpoints and
+        kept weights, or a warning where it failed at a stale round."""
         free = {"data": {"loader_workers"}, "train": {"checkpoint_every", "keep_every", "log_every"}}
         plain = self.model_dump(mode="json", exclude=free)
+        plain["mining"]["on_stale"] = "mine" if self.mining.on_stale == "mine" else "go on"
         return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
 

@@ -58,7 +58,7 @@ class Run:
                 for part, what in (("digest", "another recipe"), ("data", "another content of the patch store")):
                     if run.header[part] != header[part]:
                         raise InputError(f"{path} holds a run of {what}: choose another --run, or delete it")
-                run.recipe = recipe  # it may differ in what the digest leaves out
+                run.recipe = recipe  # the same but for what the digest leaves open
             else:
                 write_atomic(path / _HEADER, json.dumps(header, indent=1).encode())
                 run = cls(path, header)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import fsspec
 import numpy as np
 import pytest
 import torch
-from moto.server import ThreadedMotoServer
 
 from hardmine.errors import InputError, MissingError, StoreError
 from hardmine.mining.mine import mine
@@ -22,37 +21,6 @@ from hardmine.store.patches import PatchStore
 from hardmine.store.remote import copy_store, open_remote
 from hardmine.store.remote_patches import RemotePatchStore
 from hardmine.store.rounds import MiningStore
-
-
-@pytest.fixture(scope="module")
-def s3_server() -> Iterator[str]:
-    with pytest.MonkeyPatch.context() as patch:
-        server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
-        server.start()
-        host, port = server.get_host_and_port()
-        patch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
-        patch.setenv("AWS_ACCESS_KEY_ID", "dummy")
-        patch.setenv("AWS_SECRET_ACCESS_KEY", "dummy")
-        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-        yield f"http://{host}:{port}"
-        server.stop()
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> str:
-    """A URL under which there is nothing yet."""
-    return f"memory://{tmp_path.name}"
-
-
-@pytest.fixture(params=["memory", "s3"])
-def everywhere(request: pytest.FixtureRequest, place: str, tmp_path: Path) -> str:
-    """As `place`, and then on S3."""
-    if request.param == "memory":
-        return place
-    request.getfixturevalue("s3_server")
-    bucket = tmp_path.name.replace("_", "-").lower()
-    fsspec.filesystem("s3").mkdir(bucket)
-    return f"s3://{bucket}"
 
 
 @pytest.fixture(autouse=True)

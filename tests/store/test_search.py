@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from hardmine.errors import InputError, NumericalError, UnknownNameError
 from hardmine.store.distances import as_descriptors, pair_distances
-from hardmine.store.search import _smallest, nearest, nearest_both
+from hardmine.store.search import nearest, nearest_both, room, smallest
 
 
 def tree_distance(a, b):
@@ -90,11 +90,21 @@ def test_queries_apart_from_the_database():
 
 def test_long_lines_are_searched_by_groups():
     values = torch.from_numpy(np.random.default_rng(3).permutation(64 * 90 + 17).astype(np.float32))[None]
-    found, column = _smallest(values, 20)
+    found, column = smallest(values, 20)
     assert found[0].tolist() == list(range(20))
     assert values[0, column[0]].tolist() == list(range(20))
     values[0, -1] = -1  # beyond the last whole group
-    assert _smallest(values, 20)[1][0, 0] == values.shape[1] - 1
+    assert smallest(values, 20)[1][0, 0] == values.shape[1] - 1
+
+
+def test_lines_of_almost_nothing_name_no_column_beyond_them():
+    values = room(2, 64 * 90 + 17)
+    values[:, : 64 * 90 + 17] = torch.inf
+    values[1, 64 * 90 + 3] = 5
+    found, column = smallest(values, 20, 64 * 90 + 17)
+    assert column.max() <= 64 * 90 + 16
+    assert column[1, 0] == 64 * 90 + 3
+    assert found.isfinite().sum() == 1
 
 
 def test_k_beyond_the_database_is_padded_and_said():

@@ -7,7 +7,7 @@ import pytest
 
 from hardmine.errors import InputError, StoreError
 from hardmine.mining.exclusions import Exclusions
-from hardmine.mining.samplers import Sampler
+from hardmine.mining.samplers import PairSampler
 from hardmine.protocols.inspect import inspect
 from hardmine.store.rounds import MiningStore
 from hardmine.train.loop import train
@@ -42,13 +42,13 @@ def test_g87_the_age_of_a_round_and_what_is_still_hard_are_in_the_log(stores, tm
 
 
 def test_neighbours_train_from_the_rounds_of_the_run(stores, tmp_path, monkeypatch):
-    plans, original = [], Sampler.plan
+    plans, original = [], PairSampler.plan
 
     def plan(self, step):
         plans.append((step, original(self, step), self.nearest))
         return plans[-1][1]
 
-    monkeypatch.setattr(Sampler, "plan", plan)
+    monkeypatch.setattr(PairSampler, "plan", plan)
     train(recipe(stores, *NEIGHBOURS, "data.exclude_overlap=0"), tmp_path / "run", device="cpu")
     rounds = {r.attrs["step"]: r for r in MiningStore(tmp_path / "run" / "mining").rounds() if r.attrs["step"] < 7}
     assert [step for step, _, _ in plans] == list(range(7))
@@ -76,13 +76,13 @@ def test_a_stopped_run_of_neighbours_ends_as_one_left_alone(stores, tmp_path):
 
 @pytest.mark.parametrize("base", ["hardnet", "adasample", "neighbours"])
 def test_excluded_rows_are_in_no_plan(base, stores, train_store, tmp_path, monkeypatch):
-    plans, original = [], Sampler.plan
+    plans, original = [], PairSampler.plan
 
     def plan(self, step):
         plans.append(original(self, step))
         return plans[-1]
 
-    monkeypatch.setattr(Sampler, "plan", plan)
+    monkeypatch.setattr(PairSampler, "plan", plan)
     rows = train_store.rows("train")
     label = train_store.label[rows]
     gone = [int(rows[label == c][0]) for c in np.unique(label)[:10]]

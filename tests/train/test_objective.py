@@ -10,7 +10,7 @@ from loss_world import some_batch
 from hardmine.errors import InputError, UnknownNameError
 from hardmine.mining.miners.drawn import Drawn
 from hardmine.mining.miners.hardest_in_batch import HardestInBatch
-from hardmine.mining.samplers import Sampler
+from hardmine.mining.samplers import PairSampler
 from hardmine.train.loop import train
 from hardmine.train.losses.triplet_margin import TripletMargin
 from hardmine.train.networks import build
@@ -123,13 +123,13 @@ def test_a_run_with_gor_logs_its_moments_and_resumes_to_the_same_bits(base, stor
 
 @pytest.mark.parametrize("base", ["tfeat", "gor-triplet", "gor-n-pair", "gor-lifted"])
 def test_recipes_with_other_batches_train(base, stores, tmp_path, monkeypatch):
-    plans, original = [], Sampler.plan
+    plans, original = [], PairSampler.plan
 
     def plan(self, step):
         plans.append(original(self, step))
         return plans[-1]
 
-    monkeypatch.setattr(Sampler, "plan", plan)
+    monkeypatch.setattr(PairSampler, "plan", plan)
     more = ["network={name='tfeat'}"] if base == "tfeat" else []
     done = train(recipe(stores, base, *more), tmp_path / "run", device="cpu")
     assert done.trained == 5

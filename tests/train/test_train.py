@@ -8,7 +8,7 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from hardmine.errors import InputError, MissingError, NumericalError
-from hardmine.mining.samplers import Sampler
+from hardmine.mining.samplers import PairSampler
 from hardmine.protocols.evaluate import evaluate, score
 from hardmine.store.patches import PatchStore
 from hardmine.store.rounds import MiningStore
@@ -93,8 +93,8 @@ def test_another_number_of_loader_workers_goes_on_with_the_same_bits(stores, tmp
 
 @pytest.mark.parametrize("kind", SAMPLERS)
 def test_no_plan_holds_a_row_of_another_split(kind, stores, tmp_path, monkeypatch, train_store):
-    plans, plain = [], Sampler.plan
-    monkeypatch.setattr(Sampler, "plan", lambda self, step: plans.append(plain(self, step)) or plans[-1])
+    plans, plain = [], PairSampler.plan
+    monkeypatch.setattr(PairSampler, "plan", lambda self, step: plans.append(plain(self, step)) or plans[-1])
     train(recipe(stores, *SAMPLERS[kind]), tmp_path / "run")
     allowed, forbidden = set(train_store.rows("train")), set(train_store.rows("val"))
     assert len(plans) == 7

@@ -58,7 +58,8 @@ class PadsClasses(ClassGroups):
     def use_nearest(self, nearest: np.ndarray, source: Round, step: int) -> None:
         """See `Sampler.use_nearest`."""
         super().use_nearest(nearest, source, step)
-        self._apart = item_distances(source.class_centroid(), *source.nearest_class())
+        near, apart = (table[:, : nearest.shape[1]] for table in source.nearest_class())
+        self._apart = item_distances(source.class_centroid(), near, apart)
 
     def choose_partners(self, step: int, rng: np.random.Generator) -> Choose:
         """See `ClassGroups.choose_partners`."""
