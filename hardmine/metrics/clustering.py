@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 
 from hardmine.errors import InputError
@@ -10,17 +12,20 @@ from hardmine.errors import InputError
 def k_means(descriptors: np.ndarray, clusters: int, seed: int, iterations: int = 20) -> np.ndarray:
     """Cluster of each row, int64 (N,) in 0..clusters-1, by scikit-learn's k-means with one seeded random start.
 
-    descriptors: float (N, D). clusters: K, the number of classes as a rule. The start is K different rows, as in faiss'
-    k-means. Raises InputError where there are fewer rows than clusters.
+    descriptors: float (N, D), of any norm: distances are Euclidean and centres means, neither is normalised. clusters:
+    K, the number of classes as a rule. The start is K different rows, as in faiss' k-means; published figures come from
+    several programs, so compare with them only loosely (register A16). Where fewer than K descriptors are distinct,
+    fewer clusters are filled. Raises InputError where there are fewer rows than clusters.
     """
     from sklearn.cluster import KMeans
+    from sklearn.exceptions import ConvergenceWarning
 
     if not 1 <= clusters <= len(descriptors):
         raise InputError(f"{len(descriptors)} descriptors cannot form {clusters} clusters")
-    found = KMeans(clusters, init="random", n_init=1, max_iter=iterations, random_state=seed).fit_predict(
-        np.ascontiguousarray(descriptors, np.float32)
-    )
-    return found.astype(np.int64)
+    method = KMeans(clusters, init="random", n_init=1, max_iter=iterations, random_state=seed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct descriptors than clusters: see above
+        return method.fit_predict(np.ascontiguousarray(descriptors, np.float32)).astype(np.int64)
 
 
 def nmi(clusters: np.ndarray, labels: np.ndarray) -> float:

@@ -1,4 +1,4 @@
-"""Recall at K, in the two senses that the name has in the literature, from the labels of neighbour lists.
+"""Recall at K, in the two senses that the name has in the literature.
 
 any hit   R@K of image retrieval: the share of queries with at least one of their class among the K nearest.
 fraction  the share of a query's class that is among the K nearest, averaged over queries.
@@ -10,38 +10,30 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hardmine.errors import InputError
+from hardmine.metrics.ranks import Ranks, ranks_of_lists
+
+
+def any_hit(ranks: Ranks, k: int) -> np.ndarray:
+    """1 for each query with a match among its k nearest, else 0: float64 (Q,); its mean is R@k (specs 9.2).
+
+    Raises InputError where the ranks do not go so far."""
+    return (ranks.within(k) > 0).astype(np.float64)
+
+
+def recall_fraction(ranks: Ranks, relevant: np.ndarray, k: int) -> np.ndarray:
+    """Of each query's matches, the share among its k nearest: float64 (Q,) in [0, 1].
+
+    relevant: int (Q,), matches of the query in the whole database, itself left out; 1 or more. Raises InputError."""
+    ranks.check_relevant(relevant)
+    return ranks.within(k) / relevant
 
 
 def recall_at(found: np.ndarray, labels: np.ndarray, ks: Sequence[int]) -> dict[int, float]:
-    """R@K (any hit) for each K, in [0, 1].
+    """R@K (any hit) for each K, in [0, 1], of neighbour lists.
 
     found: int (Q, K'), the labels of each query's neighbours, nearest first, itself not among them, -1 where there is
     none. labels: int (Q,), of the queries. Every query counts: leave out those without a match first. Raises InputError
     where a K is not in 1..K', or there is no query.
     """
-    hit = _hits(found, labels, ks)
-    return {k: float(hit[:, :k].any(1).mean()) for k in ks}
-
-
-def recall_fraction_at(
-    found: np.ndarray, labels: np.ndarray, relevant: np.ndarray, ks: Sequence[int]
-) -> dict[int, float]:
-    """Mean over the queries of (items of the query's class among the K nearest) / (all of them), for each K, in [0, 1].
-
-    relevant: int (Q,), items of the query's class in the database, the query itself left out; 1 or more. Else as
-    `recall_at`.
-    """
-    hit = _hits(found, labels, ks)
-    if relevant.shape != labels.shape or (relevant < 1).any():
-        raise InputError("relevant counts the matches of each query, 1 or more: leave out queries without a match")
-    return {k: float((hit[:, :k].sum(1) / relevant).mean()) for k in ks}
-
-
-def _hits(found: np.ndarray, labels: np.ndarray, ks: Sequence[int]) -> np.ndarray:
-    if found.ndim != 2 or labels.shape != (len(found),) or not len(found):
-        raise InputError(f"neighbours have shape {found.shape} for {labels.shape} queries; expected (Q, K) and (Q,)")
-    wrong = [k for k in ks if not 1 <= k <= found.shape[1]]
-    if wrong:
-        raise InputError(f"recall at {wrong[0]} needs neighbour lists of that length, these have {found.shape[1]}")
-    return (found == labels[:, None]) & (found >= 0)
+    ranks = ranks_of_lists(found, labels)
+    return {k: float(any_hit(ranks, k).mean()) for k in ks}

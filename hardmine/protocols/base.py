@@ -42,6 +42,10 @@ class Protocol:
     def __init__(self, options: ProtocolOptions):
         self.options = options
 
+    def splits(self, store: PatchStore, split: str | None) -> list[str]:
+        """The splits whose rows `evaluate` asks descriptors for. Raises as `PatchStore.resolve_split`."""
+        return [store.resolve_split(split)]
+
     def evaluate(self, store: PatchStore, describe: Describe, split: str | None) -> Evaluated:
         """Raises InputError where the store does not hold what the protocol needs."""
         raise NotImplementedError(f"{type(self).__name__} does not say how it evaluates")

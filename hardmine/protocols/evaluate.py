@@ -16,6 +16,7 @@ from hardmine.mining.mine import mine
 from hardmine.protocols.base import Describe, Evaluated
 from hardmine.protocols.base import protocol as build_protocol
 from hardmine.protocols.contenders import contenders
+from hardmine.protocols.described import Described
 from hardmine.store.patches import PatchStore
 from hardmine.store.rounds import MiningStore, Round
 from hardmine.train.networks import Network
@@ -77,69 +78,71 @@ def evaluate(
     if network is not None and round is not None:
         raise InputError("give either a network to evaluate or a committed round, not both")
     opened, method = PatchStore.open(store), build_protocol(protocol, options)
-    split = opened.resolve_split(split)
-    chosen = None
+    splits = method.splits(opened, split)
+    chosen: list[Round] = []
     if network is None and (round is not None or not compare):
-        chosen = _committed(MiningStore(mining).open("latest" if round is None else round), opened, split)
-    label = name or (network.name if network is not None else "" if chosen is None else _network_name(chosen))
+        chosen = _committed(MiningStore(mining), "latest" if round is None else round, opened, splits)
+    label = name or (network.name if network is not None else _network_name(chosen[0]) if chosen else "")
     results: dict[str, Evaluated] = {}
     messages: list[str] = []
     embedded = 0
 
-    def mined(what: Network, where: Path, said_of: str = "") -> Round:
+    def mined(what: Network, where: Path, said_of: str = "") -> list[Round]:
         nonlocal embedded
-        found = mine(opened, where, what, split=split, derive=(), device=device, progress=progress)
-        embedded += found.embedded
-        messages.extend(said_of + message for message in found.messages)
-        return found.round
+        rounds = []
+        for each in splits:
+            found = mine(opened, where, what, split=each, derive=(), device=device, progress=progress)
+            embedded += found.embedded
+            messages.extend(said_of + message for message in found.messages)
+            rounds.append(found.round)
+        return rounds
 
     for rival in contenders(compare, taken=label):
         if rival.network is not None:
-            describe = from_round(mined(rival.network, rival.mining or Path(mining), f"{rival.label}: "))
+            describe: Describe = Described(*mined(rival.network, rival.mining or Path(mining), f"{rival.label}: "))
         else:
             assert rival.describe is not None  # a contender has one of the two
             describe = rival.describe(opened)
         results[rival.label] = method.evaluate(opened, describe, split)
     if network is not None:
         chosen = mined(network, Path(mining))
-    if chosen is not None:
-        results[label] = method.evaluate(opened, from_round(chosen), split)
+    if chosen:
+        results[label] = method.evaluate(opened, Described(*chosen), split)
     if any(r.facts.get("partial") for r in results.values()):
         messages.append("partial: this is not the whole published test set; the facts say what is missing")
     if plot is not None:
         method.plot(results, Path(plot))
     if histogram is not None:
         method.histogram(results, Path(histogram))
-    return Report(protocol, Path(store), results, embedded, None if chosen is None else chosen.number, messages)
+    return Report(protocol, Path(store), results, embedded, chosen[0].number if chosen else None, messages)
 
 
-def _committed(found: Round, store: PatchStore, split: str) -> Round:
-    """The round itself, if it is one of this store and split. Raises StoreError."""
-    if found.key["patches"] != store.fingerprint or found.key["split"] != split:
+def _committed(mining: MiningStore, which: int | str, store: PatchStore, splits: list[str]) -> list[Round]:
+    """A committed round for each split: the round itself where there is one split, else it and the latest round of the
+    same network over each other split. Raises StoreError."""
+    first = mining.open(which)
+    if first.key["patches"] != store.fingerprint or first.split not in splits:
+        wanted = " or ".join(repr(each) for each in splits)
         raise StoreError(
-            f"round {found.number} of {found.folder.parents[1]} was mined over the split {found.split!r} of another "
-            f"patch store or of another state of it, not over {split!r} of {store.path}: mine it, or name another round"
+            f"round {first.number} of {mining.path} was mined over the split {first.split!r} of another patch store or "
+            f"of another state of it, not over {wanted} of {store.path}: mine it, or name another round"
         )
-    return found
+    found = {first.split: first}
+    for each in mining.rounds():
+        same = {**each.key, "split": ""} == {**first.key, "split": ""}
+        if same and each.split in splits and each.split != first.split:
+            found[each.split] = mining.open(each.number)
+    missing = [each for each in splits if each not in found]
+    if missing:
+        raise StoreError(
+            f"round {first.number} of {mining.path} is over {first.split!r}, and no round of the same network is over "
+            f"{missing[0]!r}: mine it, or give the network"
+        )
+    return [found[each] for each in splits]
 
 
 def _network_name(used: Round) -> str:
     return str(used.key["network"]["network"])
-
-
-def from_round(used: Round) -> Describe:
-    """Descriptors of rows, read from a committed round's items."""
-    order = used.items[np.argsort(used.entry_row[used.items], kind="stable")]
-    rows, descriptors = used.entry_row[order], used.descriptors()
-
-    def describe(wanted: np.ndarray) -> np.ndarray:
-        place = np.minimum(np.searchsorted(rows, wanted), len(rows) - 1)
-        if (rows[place] != wanted).any():
-            missing = wanted[rows[place] != wanted]
-            raise StoreError(f"round {used.number} has no descriptor of {len(missing)} rows, the first {missing[0]}")
-        return descriptors[order[place]]
-
-    return describe
 
 
 def score(network: Network, evaluation: Evaluation, device: torch.device) -> dict[str, float]:
