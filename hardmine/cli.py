@@ -194,7 +194,9 @@ def train(
 
 @app.command()
 def evaluate(
-    protocol: Annotated[str, typer.Argument(help="phototour, retrieval, hpatches-verification, -matching, -retrieval.")],
+    protocol: Annotated[
+        str, typer.Argument(help="phototour, retrieval, or hpatches-{verification,matching,retrieval}")
+    ],
     store: Annotated[Path, typer.Argument(help="Patch store.")],
     mining: Annotated[Path | None, typer.Option(help="Mining store; default: the run's, else STORE.mining.")] = None,
     round: Annotated[str | None, typer.Option(help="A committed round: its number, or 'latest'.")] = None,

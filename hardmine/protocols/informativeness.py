@@ -18,6 +18,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.func import functional_call, grad, vmap
 
+from hardmine.errors import InputError
 from hardmine.mining.batch import Batch
 from hardmine.mining.class_distances import OnlineDistances
 from hardmine.mining.derive import class_centroids, nearest_classes
@@ -27,6 +28,7 @@ from hardmine.mining.exclusions import read_exclusions, without
 from hardmine.mining.miners import Tuples
 from hardmine.mining.overlap import Overlap
 from hardmine.mining.plan import BatchPlan
+from hardmine.mining.samplers import PairSampler
 from hardmine.options import Options
 from hardmine.pipeline.pixels import require_grey_patches
 from hardmine.protocols.moments import Moment
@@ -103,7 +105,7 @@ class Bench:
             drawn = objective.miner is not None and objective.miner.needs_drawn
             for plan in self._plans(network, moment, device, drawn):
                 pixels = torch.from_numpy(self.store.gather(plan.rows)).to(device)
-                given = planned_input(pixels, plan, network.side, self.recipe.views)
+                given = planned_input(pixels, plan, network, self.recipe.views)
                 excluded = torch.from_numpy(self.overlap.among(plan.label)).to(device) if self.overlap.known else None
                 with torch.no_grad():
                     batch = Batch(network(given), torch.from_numpy(plan.labels), plan.pairs, excluded)
@@ -122,6 +124,10 @@ class Bench:
     def _plans(self, network: Network, moment: Moment, device: torch.device, drawn: bool) -> Iterator[BatchPlan]:
         """Batches of the sampler as it was at `moment`, with distances of these weights."""
         sampler = build_sampler(self.recipe, self.entries)
+        if not isinstance(sampler, PairSampler):
+            raise InputError(
+                f"informativeness is a property of pairs, and sampler {self.recipe.sampler.name!r} gives single items"
+            )
         sampler.draws_negatives, sampler.overlaps = drawn, self.overlap.between
 
         def embed(rows: np.ndarray, views: np.ndarray) -> np.ndarray:
@@ -133,7 +139,7 @@ class Bench:
             centroids = class_centroids(embed(self.entries.row, self.entries.view), self.entries.offsets)
             near = nearest_classes(centroids, sampler.needs_nearest, device)[0]
             overlapping = self.overlap.between(np.arange(len(near))[:, None], near)
-            sampler.use_nearest(np.where(overlapping, -1, near), moment.step)
+            sampler.use_nearest(np.where(overlapping, -1, near), None, moment.step)
         step = 0
         if self.own and moment.sampler is not None:
             sampler.load(moment.sampler)

@@ -51,9 +51,10 @@ class Sampler(TorchSampler[Plan]):
         """The batch of `step`. Raises StoreError where it needs a round that it was not given."""
         raise NotImplementedError(f"{type(self).__name__} does not say what a batch is")
 
-    def use_nearest(self, nearest: np.ndarray, source: Round, step: int) -> None:
+    def use_nearest(self, nearest: np.ndarray, source: Round | None, step: int) -> None:
         """Plan with these nearest classes, int64 (C, K), nearest first, -1 for none: those of the round `source`, mined
-        at `step`, that may be each other's negatives."""
+        at `step`, that may be each other's negatives. source: None where there is no round, for samplers that need no
+        more than the lists."""
         self.nearest = nearest
 
     def record(self, step: int, loss: SupportsFloat) -> None:

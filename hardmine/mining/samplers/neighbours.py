@@ -42,7 +42,7 @@ class Neighbours(RandomPairs):
         self._mined_at = self._counted = 0
         self._seen = np.zeros(len(self._usable), bool)
 
-    def use_nearest(self, nearest: np.ndarray, source: Round, step: int) -> None:
+    def use_nearest(self, nearest: np.ndarray, source: Round | None, step: int) -> None:
         """See `Sampler.use_nearest`."""
         super().use_nearest(nearest, source, step)
         self._mined_at = self._counted = step

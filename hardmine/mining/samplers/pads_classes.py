@@ -55,9 +55,11 @@ class PadsClasses(ClassGroups):
             raise StoreError("this sampler draws classes by a distribution over distances: call `use` first")
         return [d for i, (learned, d) in enumerate(self._known) if i == 0 or learned <= step - self.lag][-1]
 
-    def use_nearest(self, nearest: np.ndarray, source: Round, step: int) -> None:
+    def use_nearest(self, nearest: np.ndarray, source: Round | None, step: int) -> None:
         """See `Sampler.use_nearest`."""
         super().use_nearest(nearest, source, step)
+        if source is None:
+            raise StoreError("this sampler needs the centroids of a mining round beside the nearest classes")
         near, apart = (table[:, : nearest.shape[1]] for table in source.nearest_class())
         self._apart = item_distances(source.class_centroid(), near, apart)
 
