@@ -194,9 +194,7 @@ def train(
 
 @app.command()
 def evaluate(
-    protocol: Annotated[
-        str, typer.Argument(help="phototour, retrieval, or hpatches-{verification,matching,retrieval}")
-    ],
+    protocol: Annotated[str, typer.Argument(help="phototour, retrieval, hpatches-verification, -matching, ...")],
     store: Annotated[Path, typer.Argument(help="Patch store.")],
     mining: Annotated[Path | None, typer.Option(help="Mining store; default: the run's, else STORE.mining.")] = None,
     round: Annotated[str | None, typer.Option(help="A committed round: its number, or 'latest'.")] = None,
@@ -293,7 +291,10 @@ def inspect(
 
 @app.command()
 def analyse(
-    what: Annotated[Literal["informativeness"], typer.Argument(help="informativeness")],
+    what: Annotated[
+        Literal["informativeness", "distribution"],
+        typer.Argument(help="informativeness of pairs; the distribution that PADS' policy adapted."),
+    ],
     run: Annotated[Path, typer.Argument(help="Run folder.")],
     out: Annotated[Path, typer.Option(help="Folder for the numbers and the figure.")],
     checkpoints: Annotated[str, typer.Option(help="Steps, comma-separated; default: all that were kept.")] = "",
@@ -302,11 +303,16 @@ def analyse(
     device: Device = None,
     json: Json = False,
 ) -> None:
-    """How matching distance and gradient norm go together over a training (recipe: train.keep_every = N).
-
-    --set: positives=run|random, batches=4, chunk=16, split=NAME."""
+    """informativeness: how matching distance and gradient norm go together over a training (train.keep_every = N).
+    --set: positives=run|random, batches=4, chunk=16, split=NAME. distribution: a figure, and PADS' policy as files."""
     from hardmine.protocols.informativeness_report import analyse_informativeness, steps
+    from hardmine.protocols.pads_report import analyse_distribution
 
+    if what == "distribution":
+        if checkpoints or store or set_ or device:
+            raise InputError("analyse distribution takes a run and --out, and no other option")
+        show_parts(analyse_distribution(run, out), json)
+        return
     with bar("batches") as progress:
         found = analyse_informativeness(run, out, steps(checkpoints), store, _settings(set_), device, progress)
     show_parts(found, json)

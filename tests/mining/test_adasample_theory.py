@@ -20,7 +20,7 @@ from hardmine.mining.class_distances import OnlineDistances
 from hardmine.mining.entries import Entries
 from hardmine.mining.miners import Tuples
 from hardmine.mining.samplers.adasample import AdaSample, AdaSampleOptions, normalised_weights, probabilities
-from hardmine.mining.samplers.base import Sampler
+from hardmine.mining.samplers.base import PairSampler
 from hardmine.mining.samplers.random import RandomPairs
 from hardmine.options import check
 from hardmine.store.rounds import MiningStore
@@ -232,8 +232,8 @@ def test_a_run_at_a_limit_of_lambda_is_to_the_bit_the_run_of_the_other_sampler(l
     common = [f"data.store={store.path}", "train.pairs=4", "train.steps=4", "train.mine_every=2", "train.log_every=1"]
     common += ["train.lag=1", "views.per_class=4", "train.augment=fliprot"]
     other, settings = LIMITS[limit]
-    plain, plans = Sampler.plan, []
-    monkeypatch.setattr(Sampler, "plan", lambda self, step: plans.append(plain(self, step)) or plans[-1])
+    plain, plans = PairSampler.plan, []
+    monkeypatch.setattr(PairSampler, "plan", lambda self, step: plans.append(plain(self, step)) or plans[-1])
     seen = {}
     for name, more in (("limit", settings), ("other", [f"sampler.name={other}"])):
         plans.clear()

@@ -4,13 +4,17 @@ import json
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image, ImageDraw
 
 from hardmine.errors import InputError
 from hardmine.mining.mine import mine
+from hardmine.mining.miners.pads import PadsMiner
+from hardmine.mining.pads.files import load_distribution
 from hardmine.options import check
 from hardmine.pipeline.ingest import ingest
 from hardmine.protocols.evaluate import score
+from hardmine.protocols.pads_report import analyse_distribution
 from hardmine.store.patches import PatchStore
 from hardmine.train.checkpoint import last
 from hardmine.train.loop import train
@@ -120,6 +124,28 @@ def test_a_resumed_run_ends_with_the_same_bytes(store, tmp_path, kind):
             ).read_bytes()
         assert final.tensors("loss")["beta"].shape == (CLASSES,)
         assert final.tensors("loss")["beta"].std() > 0  # it was learned
+
+
+def test_the_distribution_of_a_run_is_drawn_and_its_policy_starts_another(store, tmp_path):
+    run = train(recipe(store, **PADS), tmp_path / "run").path
+    found = analyse_distribution(run, tmp_path / "out")
+    assert found["calls"] == 3
+    assert sum(found["rewards"].values()) == 3
+    assert 0 < found["share of the time"] < 1
+    assert all((tmp_path / "out" / name).stat().st_size > 100 for name in ("distribution.png", "history.npz"))
+    policy, start = str(tmp_path / "out" / "policy.safetensors"), str(tmp_path / "out" / "distribution.safetensors")
+    assert not np.array_equal(load_distribution(start).p, PadsMiner().distribution.p)
+    changes = {**PADS, "policy": {**PADS["policy"], "policy": policy, "learn": False}}
+    other = recipe(store, **changes, miner__saved=start)
+    train(other, tmp_path / "other")
+    assert weights(tmp_path / "other") != weights(tmp_path / "run")
+    saved = last(tmp_path / "other" / "checkpoints").tensors("policy")
+    frozen = last(run / "checkpoints").tensors("policy")
+    kept = [name for name in saved if name.startswith("learner.") and "policy" in name and "old" not in name]
+    assert kept
+    assert all(torch.equal(saved[name], frozen[name]) for name in kept)  # it was not trained on
+    with pytest.raises(InputError, match="nothing adapted a distribution"):
+        analyse_distribution(train(recipe(store, train__steps=2), tmp_path / "plain").path, tmp_path / "no")
 
 
 def test_loader_workers_do_not_change_the_weights(store, tmp_path):

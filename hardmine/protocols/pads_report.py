@@ -1,0 +1,73 @@
+"""`analyse distribution`: what PADS' policy did in a run, and the policy and its last distribution as files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from torch.utils.tensorboard import SummaryWriter
+
+from hardmine.errors import InputError
+from hardmine.mining.miners.pads import PadsMiner
+from hardmine.mining.pads.controller import Pads
+from hardmine.mining.pads.files import save_distribution
+from hardmine.mining.pads.plots import draw_history, history_figure
+from hardmine.options import check
+from hardmine.store.files import disk_errors
+from hardmine.train import checkpoint
+from hardmine.train.runs import Run
+
+LOG = "log.jsonl"
+
+
+def analyse_distribution(run: str | Path, out: str | Path) -> dict[str, Any]:
+    """Write into the folder `out`, from the newest checkpoint of a run with a [policy]: `distribution.png`, steps
+    across and distances up (the PADS paper's Fig. 1 and 4), `history.npz` (see `History`), `policy.safetensors` and
+    `distribution.safetensors`, which other runs may start from; the picture also goes to the run's TensorBoard.
+
+    Returns the counts, the reward's share of the training time, and the mean distance at the start and at the end.
+    Raises InputError where the run has no policy or no checkpoint yet, MissingError, StoreError, DiskError.
+    """
+    opened, out = Run.open(run), Path(out)
+    if out.exists() and not out.is_dir():
+        raise InputError(f"{out} is a file; --out is a folder")
+    recipe, newest = opened.recipe, checkpoint.last(opened.path / "checkpoints")
+    if recipe.policy is None or recipe.miner is None:
+        raise InputError(f"{run} has no [policy]: nothing adapted a distribution in it")
+    if newest is None:
+        raise InputError(f"{run} has no checkpoint yet: train it further")
+    miner = check(PadsMiner, recipe.miner.options, f"miner {recipe.miner.name!r}")
+    pads = Pads(recipe.policy, miner.distribution, total_steps=recipe.train.total_steps, seed=recipe.train.seed)
+    pads.load_state_dict(newest.tensors("policy"))
+    with disk_errors(out):
+        out.mkdir(parents=True, exist_ok=True)
+    names = ("distribution.png", "history.npz", "policy.safetensors", "distribution.safetensors")
+    picture, history, policy, distribution = (out / name for name in names)
+    draw_history(picture, pads.history)
+    pads.history.save(history)
+    pads.save_policy(str(policy))
+    save_distribution(distribution, pads.distribution)
+    with SummaryWriter(str(opened.path / "tensorboard")) as board:
+        board.add_figure("policy/distribution", history_figure(pads.history), newest.step)
+    middle = (pads.history.edges[1:] + pads.history.edges[:-1]) / 2
+    return {
+        "run": str(run),
+        "step": newest.step,
+        "calls": pads.calls,
+        "rewards": {str(r): int((pads.history.reward[1:] == r).sum()) for r in (-1, 0, 1)},
+        "mean distance at the start": float((pads.history.p[0] * middle).sum()),
+        "mean distance now": float((pads.history.p[-1] * middle).sum()),
+        "share of the time": _share(opened.path / LOG),
+        "written": [str(path) for path in (picture, history, policy, distribution)],
+    }
+
+
+def _share(log: Path) -> float:
+    """Seconds that the policy's feedback took, over all logged seconds."""
+    spent: dict[str, float] = {}
+    for line in log.read_text(encoding="utf-8").splitlines():
+        for name, value in json.loads(line).items():
+            if name.startswith("seconds/"):
+                spent[name] = spent.get(name, 0.0) + value
+    return spent.get("seconds/policy", 0.0) / max(sum(spent.values()), 1e-9)
