@@ -20,7 +20,7 @@ from hardmine.mining.class_distances import OnlineDistances
 from hardmine.mining.entries import Entries
 from hardmine.mining.miners import Tuples
 from hardmine.mining.samplers.adasample import AdaSample, AdaSampleOptions, normalised_weights, probabilities
-from hardmine.mining.samplers.base import PairSampler
+from hardmine.mining.samplers import PairSampler
 from hardmine.mining.samplers.random import RandomPairs
 from hardmine.options import check
 from hardmine.store.rounds import MiningStore
