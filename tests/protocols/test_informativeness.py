@@ -14,7 +14,7 @@ from PIL import Image
 from hardmine.errors import InputError, MissingError, UnknownNameError
 from hardmine.mining.batch import Batch
 from hardmine.mining.miners import Tuples
-from hardmine.mining.samplers.base import Sampler
+from hardmine.mining.samplers import PairSampler
 from hardmine.options import check
 from hardmine.pipeline.ingest import ingest
 from hardmine.pipeline.pixels import prepare
@@ -48,9 +48,9 @@ def recipe(store, *more, base="adasample"):
 @pytest.fixture(scope="module")
 def trained(store, tmp_path_factory):
     """A finished run with views and flips, the plans it trained on, and the options that made it."""
-    path, plain, plans = tmp_path_factory.mktemp("run") / "ada", Sampler.plan, {}
+    path, plain, plans = tmp_path_factory.mktemp("run") / "ada", PairSampler.plan, {}
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Sampler, "plan", lambda self, step: plans.setdefault(step, plain(self, step)))
+        patched.setattr(PairSampler, "plan", lambda self, step: plans.setdefault(step, plain(self, step)))
         train(recipe(store, "views.per_class=5", "train.augment=dihedral", "sampler.lam=3.0"), path)
     return path, plans
 
