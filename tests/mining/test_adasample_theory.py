@@ -19,8 +19,8 @@ from hardmine.mining.batch import Batch
 from hardmine.mining.class_distances import OnlineDistances
 from hardmine.mining.entries import Entries
 from hardmine.mining.miners import Tuples
-from hardmine.mining.samplers.adasample import AdaSample, AdaSampleOptions, normalised_weights, probabilities
 from hardmine.mining.samplers import PairSampler
+from hardmine.mining.samplers.adasample import AdaSample, AdaSampleOptions, normalised_weights, probabilities
 from hardmine.mining.samplers.random import RandomPairs
 from hardmine.options import check
 from hardmine.store.rounds import MiningStore
