@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from hardmine.errors import MissingError
+from hardmine.store.files import json_lines
 from hardmine.store.fingerprint import flat
 from hardmine.store.patches import PatchStore
 from hardmine.store.rounds import DERIVED, LOG, MiningStore, Round
@@ -64,7 +65,7 @@ def mining_store(store: MiningStore) -> dict[str, Any]:
     """The committed rounds of a mining store: what each was made from, its size and spread, what was derived and how
     much of the exact lists an index finds, and which of its files are missing or of another size than recorded."""
     rounds = store.rounds()
-    log = _log(store.path / LOG)
+    log = json_lines(store.path / LOG)
     return {
         "mining store": str(store.path),
         "rounds": [
@@ -124,15 +125,10 @@ def _bytes(opened: Round, what: str) -> int:
 def run(opened: Run) -> dict[str, Any]:
     """How far a run is, what fixed it, the rounds it trained from, its last figures and where its time went."""
     newest = checkpoint.last(opened.path / "checkpoints")
-    lines = _log(opened.path / "log.jsonl")
-    seconds: dict[str, float] = {}
+    lines = opened.log()
     last: dict[str, Any] = {}
     for line in lines:
-        for name, value in line.items():
-            if name.startswith("seconds/"):
-                seconds[name.removeprefix("seconds/")] = seconds.get(name.removeprefix("seconds/"), 0.0) + value
-            else:
-                last[name] = value
+        last |= {name: value for name, value in line.items() if not name.startswith("seconds/")}
     facts = {
         "run": {
             "path": str(opened.path),
@@ -143,7 +139,7 @@ def run(opened: Run) -> dict[str, Any]:
         "recipe": flat(opened.recipe.model_dump(mode="json", exclude_none=True)),
         "rounds trained from": _rounds_used(lines),
         "last figures": last,
-        "seconds": seconds,
+        "seconds": opened.seconds(),
     }
     if opened.result:
         facts["result"] = flat(opened.result)
@@ -163,8 +159,3 @@ def _rounds_used(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
             stale = None if "round_stale" not in line else bool(line["round_stale"]) or bool(used[-1]["stale"])
             used[-1] |= {"age": int(line["round_age"]), "still hard": line.get("round_still_hard"), "stale": stale}
     return used
-
-
-def _log(file: Path) -> list[dict[str, Any]]:
-    text = file.read_text(encoding="utf-8") if file.is_file() else ""
-    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]

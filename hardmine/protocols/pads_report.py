@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,6 @@ from hardmine.options import check
 from hardmine.store.files import disk_errors
 from hardmine.train import checkpoint
 from hardmine.train.runs import Run
-
-LOG = "log.jsonl"
 
 
 def analyse_distribution(run: str | Path, out: str | Path) -> dict[str, Any]:
@@ -50,6 +47,7 @@ def analyse_distribution(run: str | Path, out: str | Path) -> dict[str, Any]:
     save_distribution(distribution, pads.distribution)
     with SummaryWriter(str(opened.path / "tensorboard")) as board:
         board.add_figure("policy/distribution", history_figure(pads.history), newest.step)
+    seconds = opened.seconds()
     middle = (pads.history.edges[1:] + pads.history.edges[:-1]) / 2
     return {
         "run": str(run),
@@ -58,16 +56,6 @@ def analyse_distribution(run: str | Path, out: str | Path) -> dict[str, Any]:
         "rewards": {str(r): int((pads.history.reward[1:] == r).sum()) for r in (-1, 0, 1)},
         "mean distance at the start": float((pads.history.p[0] * middle).sum()),
         "mean distance now": float((pads.history.p[-1] * middle).sum()),
-        "share of the time": _share(opened.path / LOG),
+        "share of the time": seconds.get("policy", 0.0) / max(sum(seconds.values()), 1e-9),
         "written": [str(path) for path in (picture, history, policy, distribution)],
     }
-
-
-def _share(log: Path) -> float:
-    """Seconds that the policy's feedback took, over all logged seconds."""
-    spent: dict[str, float] = {}
-    for line in log.read_text(encoding="utf-8").splitlines():
-        for name, value in json.loads(line).items():
-            if name.startswith("seconds/"):
-                spent[name] = spent.get(name, 0.0) + value
-    return spent.get("seconds/policy", 0.0) / max(sum(spent.values()), 1e-9)

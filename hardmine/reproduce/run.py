@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import shlex
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -25,7 +24,7 @@ from hardmine.reproduce.table import Table, tabulate
 from hardmine.reproduce.writing import write_csv, write_markdown
 from hardmine.store.files import write_lock
 from hardmine.train.loop import train
-from hardmine.train.runs import load
+from hardmine.train.runs import Run, load
 
 LEDGER, CSV, MARKDOWN, PLOT = "figures.json", "results.csv", "results.md", "results.png"
 
@@ -190,7 +189,7 @@ class _Call:
         digest = hashlib.sha256(f"{recipe.digest()} {content}".encode()).hexdigest()
         path = self.runs / f"{Path(str(job.row.recipe)).stem}-{digest[:12]}"
         done = train(recipe, path, score, device=self.device)
-        seconds = _logged_seconds(path)
+        seconds = sum(Run.open(path).seconds().values())
         said = f"trained, {done.trained} steps" if done.trained else "trained before"
         self.say(f"  {said} ({seconds:.1f} s in all): {path}")
         return path, seconds
@@ -198,12 +197,6 @@ class _Call:
     def _write(self, table: Table) -> None:
         write_csv(table, self.target / CSV)
         write_markdown(table, self.target / MARKDOWN, PLOT)
-
-
-def _logged_seconds(run: Path) -> float:
-    """Seconds that a run's log accounts for: loading, steps, mining, validation; not what a kill threw away."""
-    lines = [json.loads(line) for line in (run / "log.jsonl").read_text(encoding="utf-8").splitlines()]
-    return sum(value for line in lines for key, value in line.items() if key.startswith("seconds/"))
 
 
 def _command(name: str, plan: Plan, out: Path, gaps: list[CellId]) -> str:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -119,3 +120,10 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def json_lines(file: Path) -> list[dict[str, Any]]:
+    """The records of a log of JSON lines, in order; a last line that a kill cut short is left out. Empty where there is
+    no file."""
+    text = file.read_text(encoding="utf-8") if file.is_file() else ""
+    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]

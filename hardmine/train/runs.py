@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 
 from hardmine.errors import InputError, MissingError, StoreError
 from hardmine.options import check
-from hardmine.store.files import write_atomic, write_lock
+from hardmine.store.files import json_lines, write_atomic, write_lock
 from hardmine.train import checkpoint
 from hardmine.train.networks import Network, build, load_weights
 from hardmine.train.recipe import Recipe
@@ -85,6 +85,20 @@ class Run:
         """The weights files of the steps that were kept, ascending."""
         found = {int(p.stem): p for p in (self.path / _KEPT).glob(f"[0-9]*{_SUFFIX}")}
         return dict(sorted(found.items()))
+
+    def log(self) -> list[dict[str, Any]]:
+        """The records of `log.jsonl`, in order."""
+        return json_lines(self.path / "log.jsonl")
+
+    def seconds(self) -> dict[str, float]:
+        """Where the time went, by phase (loading, step, mining, ...): what the log accounts for, not what a kill threw
+        away."""
+        spent: dict[str, float] = {}
+        for line in self.log():
+            for name, value in line.items():
+                if name.startswith("seconds/"):
+                    spent[name.removeprefix("seconds/")] = spent.get(name.removeprefix("seconds/"), 0.0) + value
+        return spent
 
     @property
     def mining(self) -> Path:

@@ -61,14 +61,25 @@ def triplet_output(
     Where an item has several tuples its loss is their mean. Without tuples the value is 0 and still has a gradient,
     which is 0. Raises InputError where the arguments do not fit each other.
     """
-    if tuples is None:
-        raise InputError("this loss is computed on tuples: give it those of a miner")
+    tuples = require_tuples(tuples)
     with torch.autocast(batch.descriptors.device.type, enabled=False):
         x = full_precision(batch.descriptors)
         per_tuple = loss(x[tuples.anchor], x[tuples.positive], x[tuples.negative])
-        zeros = x.new_zeros(batch.items)
-        count = zeros.index_add(0, tuples.item, torch.ones_like(per_tuple))
-        return weighted_mean(zeros.index_add(0, tuples.item, per_tuple) / count.clamp(min=1), weight)
+        return weighted_mean(mean_per_item(per_tuple, tuples.item, batch.items), weight)
+
+
+def mean_per_item(per_tuple: Tensor, item: Tensor, items: int) -> Tensor:
+    """The mean over each item's tuples, (items,), 0 for one without. per_tuple: (T,). item: int64 (T,)."""
+    zeros = per_tuple.new_zeros(items)
+    count = zeros.index_add(0, item, torch.ones_like(per_tuple))
+    return zeros.index_add(0, item, per_tuple) / count.clamp(min=1)
+
+
+def require_tuples(tuples: Tuples | None) -> Tuples:
+    """The tuples. Raises InputError where there are none given."""
+    if tuples is None:
+        raise InputError("this loss is computed on tuples: give it those of a miner")
+    return tuples
 
 
 def whole_batch_output(

@@ -16,8 +16,9 @@ from hardmine.errors import InputError, StoreError
 from hardmine.mining.batch import Batch
 from hardmine.mining.miners import Tuples
 from hardmine.options import Options
-from hardmine.train.losses.base import LossOutput, full_precision, losses
-from hardmine.train.losses.per_tuple import require_tuples, sum_over_tuples
+from hardmine.train.losses.base import LossOutput, full_precision, losses, require_tuples
+from hardmine.train.losses.distances import between
+from hardmine.train.losses.per_tuple import sum_over_tuples
 
 
 @losses.register("margin")
@@ -49,8 +50,8 @@ class Margin(Options):
             x = full_precision(batch.descriptors)
             anchor, positive, negative = (x[rows] for rows in tuples.triplets)
             beta = self._beta_of(batch, tuples).to(x.dtype)
-            near = torch.relu(_distance(anchor, positive) - beta + self.margin)
-            far = torch.relu(beta - _distance(anchor, negative) + self.margin)
+            near = torch.relu(between(anchor, positive, 1e-8) - beta + self.margin)
+            far = torch.relu(beta - between(anchor, negative, 1e-8) + self.margin)
             with_loss = (near > 0, far > 0)
             count = (with_loss[0] | with_loss[1]).sum() if self.divisor == "or" else sum(w.sum() for w in with_loss)
             output = sum_over_tuples(near + far, batch, tuples, weight, count)
@@ -102,7 +103,3 @@ class Margin(Options):
         if self._beta is not None:
             with torch.no_grad():
                 self._beta.copy_(state["beta"])
-
-
-def _distance(x: Tensor, y: Tensor) -> Tensor:
-    return torch.sqrt((x - y).square().sum(dim=1) + 1e-8)  # the gradient is finite at 0

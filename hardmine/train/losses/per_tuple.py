@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from hardmine.errors import InputError
 from hardmine.mining.batch import Batch
 from hardmine.mining.miners import Tuples
-from hardmine.train.losses.base import LossOutput
+from hardmine.train.losses.base import LossOutput, mean_per_item
 
 
 def sum_over_tuples(
@@ -18,19 +17,10 @@ def sum_over_tuples(
     mean over an item's tuples. per_tuple: (T,). weight: (items,) or None for 1. Raises InputError where the weights are
     not as many as the items."""
     item = tuples.item.to(per_tuple.device)
-    zeros = per_tuple.new_zeros(batch.items)
-    count = zeros.index_add(0, item, torch.ones_like(per_tuple))
-    per_item = zeros.index_add(0, item, per_tuple.detach()) / count.clamp(min=1)
+    per_item = mean_per_item(per_tuple.detach(), item, batch.items)
     if weight is not None:
         if weight.shape != per_item.shape:
             raise InputError(f"weight has shape {tuple(weight.shape)} for {batch.items} items")
         per_tuple = per_tuple * weight.detach().to(per_tuple)[item]
     least_one = divisor.clamp(min=1) if isinstance(divisor, Tensor) else max(divisor, 1)
     return LossOutput(per_tuple.sum() / least_one, per_item)
-
-
-def require_tuples(tuples: Tuples | None) -> Tuples:
-    """The tuples. Raises InputError where there are none given."""
-    if tuples is None:
-        raise InputError("this loss is computed on tuples: give it those of a miner")
-    return tuples

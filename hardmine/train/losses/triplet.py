@@ -14,8 +14,8 @@ from torch import Tensor
 from hardmine.mining.batch import Batch
 from hardmine.mining.miners import Tuples
 from hardmine.options import Options
-from hardmine.train.losses.base import LossOutput, full_precision, losses
-from hardmine.train.losses.per_tuple import require_tuples, sum_over_tuples
+from hardmine.train.losses.base import LossOutput, full_precision, losses, require_tuples
+from hardmine.train.losses.per_tuple import sum_over_tuples
 
 
 @losses.register("triplet")
