@@ -8,6 +8,7 @@ from torch.nn.functional import normalize
 
 from hardmine.mining.batch import Batch
 from hardmine.mining.miners.hardest_in_batch import HardestInBatch
+from hardmine.mining.staged import Elapsed, Staged
 from hardmine.train.losses import Loss, LossOutput, losses
 from hardmine.train.losses.learnable import Learnable
 from hardmine.train.regularisers import Regulariser, regularisers
@@ -15,14 +16,21 @@ from hardmine.train.regularisers import Regulariser, regularisers
 # further options of what is found by name, beside its defaults
 LOSS_VARIANTS = [
     ("aht", {"t": 0.5}),
+    ("binomial-deviance", {"select": True, "dynamic": True}),
     ("contrastive", {"eps_pos": 0.2, "eps_neg": 1.0}),
     ("contrastive", {"eps_pos": 0.2, "negatives": "none"}),
     ("hardnet-contrastive", {"margin": 0.8}),
     ("ht", {"t": 0.5}),
     ("l2net", {"swap": False}),
     ("lifted", {"margin": 0.3}),
+    ("lifted-log", {"dynamic": True, "lam": 0.5}),
+    ("lifted-log", {"select": True, "dynamic": True, "epoch": "batch"}),
+    ("multi-similarity", {"epsilon": 0.1}),
+    ("multi-similarity", {"select": True, "dynamic": True, "first_epoch": 0}),
     ("n-pair", {"l2": 0.02}),
     ("n-pair-hinge", {"margin": 0.1}),
+    ("similarity-triplet", {"select": True, "tau_b": 0.8}),
+    ("similarity-triplet", {"select": True, "dynamic": True}),
     ("triplet-margin", {"margin": 0.3}),
     ("triplet-ranking", {"margin": 0.2, "epsilon": 1e-8}),
 ]
@@ -42,9 +50,12 @@ def every_loss() -> list[tuple[str, Loss]]:
 
 
 def started(loss: Loss) -> Loss:
-    """A loss that learns something for each class is given more classes than any batch here has."""
+    """A loss that learns something for each class is given more classes than any batch here has, and one that changes
+    over a run is late in it."""
     if isinstance(loss, Learnable):
         loss.start(256)
+    if isinstance(loss, Staged):
+        loss.advance(Elapsed(15, 20, 3))
     return loss
 
 

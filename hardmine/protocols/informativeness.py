@@ -29,6 +29,7 @@ from hardmine.mining.miners import Tuples
 from hardmine.mining.overlap import Overlap
 from hardmine.mining.plan import BatchPlan
 from hardmine.mining.samplers import PairSampler
+from hardmine.mining.staged import Elapsed
 from hardmine.options import Options
 from hardmine.pipeline.pixels import require_grey_patches
 from hardmine.protocols.moments import Moment
@@ -100,10 +101,12 @@ class Bench:
         of a negative. advance: called after each batch."""
         network = moment.network(run)
         objective = build_objective(self.recipe, network)
+        sampler = self._sampler()
+        objective.advance(Elapsed(moment.step, self.recipe.train.total_steps, sampler.steps_per_pass))
         parts, skipped = [], 0
         with ready(network, device), full_float32():
             drawn = objective.miner is not None and objective.miner.needs_drawn
-            for plan in self._plans(network, moment, device, drawn):
+            for plan in self._plans(sampler, network, moment, device, drawn):
                 pixels = torch.from_numpy(self.store.gather(plan.rows)).to(device)
                 given = planned_input(pixels, plan, network, self.recipe.views)
                 excluded = torch.from_numpy(self.overlap.among(plan.label)).to(device) if self.overlap.known else None
@@ -121,13 +124,18 @@ class Bench:
                 advance()
         return Pairs.joined(parts), skipped
 
-    def _plans(self, network: Network, moment: Moment, device: torch.device, drawn: bool) -> Iterator[BatchPlan]:
-        """Batches of the sampler as it was at `moment`, with distances of these weights."""
+    def _sampler(self) -> PairSampler:
         sampler = build_sampler(self.recipe, self.entries)
         if not isinstance(sampler, PairSampler):
             raise InputError(
                 f"informativeness is a property of pairs, and sampler {self.recipe.sampler.name!r} gives single items"
             )
+        return sampler
+
+    def _plans(
+        self, sampler: PairSampler, network: Network, moment: Moment, device: torch.device, drawn: bool
+    ) -> Iterator[BatchPlan]:
+        """Batches of the sampler as it was at `moment`, with distances of these weights."""
         sampler.draws_negatives, sampler.overlaps = drawn, self.overlap.between
 
         def embed(rows: np.ndarray, views: np.ndarray) -> np.ndarray:

@@ -21,6 +21,7 @@ from hardmine.mining.mine import mine
 from hardmine.mining.overlap import Overlap
 from hardmine.mining.samplers import PairSampler, Sampler, samplers
 from hardmine.mining.samplers.pads_classes import PadsClasses
+from hardmine.mining.staged import Elapsed
 from hardmine.options import check
 from hardmine.pipeline.augment import TrainingImages
 from hardmine.pipeline.loading import loader
@@ -156,7 +157,7 @@ class _Training:
             began = time.perf_counter()
             for pixels, plan in batches:
                 factor = self.recipe.schedule.factor(self.step, steps)
-                self.objective.advance(self.step / steps)
+                self.objective.advance(Elapsed(self.step, steps, self.sampler.steps_per_pass))
                 waited = time.perf_counter()
                 result = self.do_step(pixels, plan, factor)
                 self.sampler.record(self.step, result.unweighted)
@@ -310,6 +311,7 @@ class _Training:
         self.log.close()
         weights_step = self.best["step"] if self.best else self.step
         result = {"steps": self.step, "weights_of_step": weights_step, "best": self.best, "evaluation": evaluated}
+        result |= self.objective.facts()
         if self.mined is not None:
             result |= {"start": self.mined.origin(), "messages": self.mined.messages}
         self.run.finish(self.network, result)

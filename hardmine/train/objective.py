@@ -12,9 +12,10 @@ from torch import Tensor
 from hardmine.errors import InputError
 from hardmine.mining.batch import Batch
 from hardmine.mining.miners import Miner, miners
-from hardmine.mining.miners.staged import Staged
+from hardmine.mining.staged import Elapsed, Staged
 from hardmine.options import check
 from hardmine.train.losses import Loss, LossOutput, losses
+from hardmine.train.losses.dynamic_sampling import DynamicSampling
 from hardmine.train.losses.learnable import Learnable
 from hardmine.train.networks import Network
 from hardmine.train.recipe import Named, Recipe
@@ -41,10 +42,15 @@ class Objective:
         """Optimiser groups of what the loss learns itself."""
         return self.loss.parameter_groups() if isinstance(self.loss, Learnable) else []
 
-    def advance(self, progress: float) -> None:
-        """Tell a miner that changes over a run how far it is, in [0, 1]."""
-        if isinstance(self.miner, Staged):
-            self.miner.advance(progress)
+    def advance(self, elapsed: Elapsed) -> None:
+        """Tell a miner and a loss that change over a run how far it is."""
+        for part in (self.miner, self.loss):
+            if isinstance(part, Staged):
+                part.advance(elapsed)
+
+    def facts(self) -> dict[str, Any]:
+        """What the result of a run says of it beyond the recipe."""
+        return {"dynamic": self.loss.facts()} if isinstance(self.loss, DynamicSampling) and self.loss.dynamic else {}
 
     def state(self) -> dict[str, Tensor]:
         """What the loss has learned, for a checkpoint."""
@@ -55,16 +61,20 @@ class Objective:
         if isinstance(self.loss, Learnable):
             self.loss.load_state_dict(state)
 
-    def __call__(self, batch: Batch, weight: Tensor | None = None) -> tuple[Tensor, LossOutput, int, dict[str, Tensor]]:
-        """(the scalar to descend, the loss without the regularisers, skipped items, the regularisers' figures)."""
+    def __call__(
+        self, batch: Batch, weight: Tensor | None = None
+    ) -> tuple[Tensor, LossOutput, int | Tensor, dict[str, float | Tensor]]:
+        """(the scalar to descend, the loss without the regularisers, skipped items, figures for the log: the loss' and
+        the regularisers')."""
         tuples = None if self.miner is None else self.miner(batch)
         output = self.loss(batch, tuples, weight)
-        total, figures = output.value, dict[str, Tensor]()
+        total = output.value
+        figures: dict[str, float | Tensor] = {f"loss/{key}": value for key, value in output.figures.items()}
         for name, regulariser in self.regularisers.items():
             penalty = regulariser(batch)
             total = total + penalty.value
             figures |= {f"{name}/{key}": value for key, value in penalty.figures.items()}
-        return total, output, 0 if tuples is None else tuples.skipped, figures
+        return total, output, output.skipped if tuples is None else tuples.skipped, figures
 
 
 def build_objective(

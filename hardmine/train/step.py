@@ -23,12 +23,12 @@ from hardmine.train.optimizers import NamedOptimizer
 class StepResult:
     """Figures of one step; tensors are on the device and not read back. loss: what was descended: the weighted mean and
     the regularisers. unweighted: mean of the per-pair losses. skipped: anchors without a negative. figures: the
-    regularisers' own."""
+    loss' and the regularisers' own."""
 
     loss: Tensor
     unweighted: Tensor
-    skipped: int
-    figures: dict[str, Tensor] = field(default_factory=dict)
+    skipped: int | Tensor
+    figures: dict[str, float | Tensor] = field(default_factory=dict)
 
 
 class Step:

@@ -10,6 +10,8 @@ from hardmine.metrics.precision_recall import average_precision, roc_area
 from hardmine.mining.batch import Batch
 from hardmine.mining.miners.drawn import Drawn
 from hardmine.mining.miners.hardest_in_batch import HardestInBatch
+from hardmine.mining.staged import Elapsed
+from hardmine.train.losses import losses
 from hardmine.train.losses.hard_triplet import AngularHardTriplet
 from hardmine.train.losses.hardnet_contrastive import HardNetContrastive
 from hardmine.train.losses.hardnet_softmax import HardNetSoftmax
@@ -93,3 +95,37 @@ def test_g6_hpatches(labels, ap, numpos, ap_of_more, area):
     assert average_precision(scores, labels) == pytest.approx(ap, abs=1e-9)
     assert average_precision(scores, labels, numpos) == pytest.approx(ap_of_more, abs=1e-9)
     assert roc_area(scores, labels) == pytest.approx(area, abs=1e-9)
+
+
+DSDML = [
+    [-0.57866192, -0.26647624, -0.39072251, -0.66443723],
+    [0.07102281, 0.26788244, -0.30381832, -0.91153121],
+    [-0.15169446, -0.55335200, -0.33690935, -0.74651343],
+    [-0.18335581, 0.66150147, 0.09231193, -0.72130096],
+    [-0.40958351, -0.09983711, 0.62816489, 0.65397459],
+    [0.33820501, -0.03440296, 0.20882349, 0.91696590],
+    [0.59726131, 0.46423832, 0.40849173, 0.51078004],
+    [0.44107506, 0.76267201, 0.47274372, -0.01725138],
+]
+
+
+@pytest.mark.parametrize(("dtype", "close"), [(torch.float64, 1e-7), (torch.float32, 1e-6)])
+@pytest.mark.parametrize(
+    ("name", "options", "value"),
+    [
+        ("binomial-deviance", {"select": True}, 0.28082591),
+        ("binomial-deviance", {"select": True, "dynamic": True}, 0.68471217),
+        ("lifted-log", {"select": True}, 0.62166727),
+        ("lifted-log", {"select": True, "dynamic": True}, 0.69000113),
+        ("multi-similarity", {"select": True}, 0.21044382),
+        ("multi-similarity", {"select": True, "dynamic": True}, 0.23568544),
+        ("similarity-triplet", {}, 0.12314270),
+        ("similarity-triplet", {"select": True, "dynamic": True}, 0.18880439),
+    ],
+)
+def test_g3_dsdml(name, options, value, dtype, close):
+    """Epoch 150 of the program's 600, counted from 0: omega is 0.5. The program printed float32 to eight digits."""
+    loss = losses.get(name)(**options, **({"first_epoch": 0} if "dynamic" in options else {}))
+    loss.advance(Elapsed(150 * 4, 600 * 4, 4))
+    batch = Batch(torch.tensor(DSDML, dtype=dtype), torch.arange(2).repeat_interleave(4))
+    assert loss(batch).value.item() == pytest.approx(value, abs=close)

@@ -16,9 +16,9 @@ from hardmine.mining.batch import Batch
 from hardmine.mining.density import log_inverse_density
 from hardmine.mining.draws import draw
 from hardmine.mining.miners import miners
-from hardmine.mining.miners.staged import Staged
 from hardmine.mining.negative_rules import rules
 from hardmine.mining.pads.support import Support
+from hardmine.mining.staged import Elapsed, Staged
 from hardmine.options import check
 
 NAMES = ["random", "semi-hard", "soft-hard", "distance-weighted", "linear-curriculum", "nonlinear-curriculum", "pads"]
@@ -381,7 +381,7 @@ def test_linear_curriculum_is_a_window_that_moves(progress, low, high):
     data, distances = curriculum_world()
     miner = miners.get("linear-curriculum")()
     assert isinstance(miner, Staged)
-    miner.advance(progress)
+    miner.advance(Elapsed(round(10 * progress), 10))
     counts = np.zeros(9)
     for seed in range(500):
         tuples = miner(Batch(data.descriptors, data.labels, generator=seeded(seed)))
@@ -393,7 +393,7 @@ def test_linear_curriculum_is_a_window_that_moves(progress, low, high):
 def test_nonlinear_curriculum_mixes_two_normalised_weights(progress):
     data, distances = curriculum_world()
     miner = miners.get("nonlinear-curriculum")()
-    miner.advance(progress)
+    miner.advance(Elapsed(round(10 * progress), 10))
     counts = np.zeros(9)
     for seed in range(1000):
         tuples = miner(Batch(data.descriptors, data.labels, generator=seeded(seed)))
@@ -411,11 +411,11 @@ def test_a_curriculum_without_candidates_in_its_window():
     late = miners.get("nonlinear-curriculum")(fallback="skip")
     far = Batch(torch.eye(4), torch.tensor([0, 0, 1, 1]), generator=seeded())
     assert late(far).skipped == 0
-    late.advance(1)
+    late.advance(Elapsed(10, 10))
     assert late(far).skipped == 4
 
 
-@pytest.mark.parametrize("progress", [-0.1, 1.1, math.nan])
-def test_progress_is_between_0_and_1(progress):
-    with pytest.raises(InputError, match="progress is"):
-        miners.get("linear-curriculum")().advance(progress)
+@pytest.mark.parametrize("numbers", [(-1, 10), (11, 10), (0, 0), (0, 10, 0)])
+def test_progress_is_within_the_run(numbers):
+    with pytest.raises(InputError, match="expected a step from 0 to the run's last"):
+        Elapsed(*numbers)

@@ -190,3 +190,41 @@ def test_no_batch_holds_a_held_out_item(store, tmp_path):
 def test_what_does_not_fit_is_said(store, tmp_path, changes, message):
     with pytest.raises(InputError, match=message):
         train(recipe(store, **changes), tmp_path / "run", score)
+
+
+DYNAMIC = {
+    "miner": None,
+    "loss": {"name": "multi-similarity", "select": True, "dynamic": True},
+    "sampler": {"name": "class-balanced", "classes": 5, "per_class": 4, "small": "repeat", "draw": "pass"},
+    "train__steps": 11,
+    "train__log_every": 1,
+    "train__checkpoint_every": 3,
+}
+
+
+@pytest.mark.parametrize("name", ["binomial-deviance", "lifted-log", "multi-similarity", "similarity-triplet"])
+def test_the_epoch_reaches_a_dynamic_loss_and_a_resumed_run_has_the_same_bytes(store, tmp_path, name):
+    loss = {**DYNAMIC["loss"], "name": name}
+    wanted = recipe(store, **{**DYNAMIC, "loss": loss, "optimizer__lr": 1e-5, "optimizer__head_lr": 1e-4})
+    train(wanted, tmp_path / "whole")
+
+    class Stop(Exception):
+        pass
+
+    def stop(step, steps, figures):
+        if step == 5:
+            raise Stop
+
+    with pytest.raises(Stop):
+        train(wanted, tmp_path / "parts", progress=stop)
+    resumed = train(wanted, tmp_path / "parts")
+    assert resumed.trained == 8
+    assert weights(tmp_path / "parts") == weights(tmp_path / "whole")
+    logs = [[line for line in Run.open(tmp_path / part).log() if "loss" in line] for part in ("whole", "parts")]
+    for log in logs:  # 12 classes are 2 batches of 5, so 11 steps are 6 epochs
+        assert [line["loss/omega"] for line in log] == [2 * (step // 2 + 1) / 6 for step in range(11)]
+    assert [line["loss"] for line in logs[0]] == [line["loss"] for line in logs[1]]
+    stated = {"epoch": "class-pass", "epochs": 6, "first_epoch": 1, "last_omega": 2.0}
+    assert resumed.result["dynamic"] == stated
+    plain = train(recipe(store, **{**DYNAMIC, "loss": {"name": name}, "train__steps": 1}), tmp_path / "plain")
+    assert "dynamic" not in plain.result

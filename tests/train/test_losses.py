@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from dynamic_world import ONE_ANCHOR, slow_rows
 from loss_world import apply, every_loss, label, some_batch
 from torch.nn.functional import normalize
 
@@ -127,6 +128,9 @@ def slow(name, loss, batch, tuples):
     def negative(i, j):
         return labels[i] != labels[j] and not (mask is not None and mask[i % n][j % n])
 
+    if name in ONE_ANCHOR:
+        rows = slow_rows(name, loss, x[: 2 * n], lambda i, j: labels[i] == labels[j], negative, loss.omega)
+        return [(rows[i] + rows[n + i]) / 2 for i in range(n)]
     if name == "lifted":
         m = len(x) if n is None else 2 * n
         return slow_lifted(loss, x[:m], lambda i, j: labels[i] == labels[j], negative, batch.items)
@@ -134,7 +138,7 @@ def slow(name, loss, batch, tuples):
 
 
 def test_each_loss_has_a_reference():
-    assert {*TRIPLET, *PAIRS, "lifted"} == set(losses.names()) - OVER_TUPLES
+    assert {*TRIPLET, *PAIRS, *ONE_ANCHOR, "lifted"} == set(losses.names()) - OVER_TUPLES
 
 
 @over_items
@@ -207,7 +211,7 @@ def test_arguments_that_do_not_fit_are_refused(name, loss):
         apply(loss, batch, torch.ones(18))
     with pytest.raises(InputError, match="give it those of a miner" if loss.needs_tuples else "takes no tuples"):
         loss(batch, None if loss.needs_tuples else HardestInBatch()(batch))
-    if not loss.needs_tuples and name != "lifted":
+    if not loss.needs_tuples and name not in {"lifted", *ONE_ANCHOR}:
         with pytest.raises(InputError, match="needs a batch of pairs"):
             loss(Batch(batch.descriptors, batch.labels))
 
@@ -236,7 +240,8 @@ def test_options_are_closed(name):
         check(losses.get(name), {"marjin": 1}, "loss")
     for option, field in losses.get(name).model_fields.items():
         if field.annotation is float:
-            for unfit in (math.inf, math.nan) if option == "beta" else (-1, math.inf, math.nan):
+            signed = (name, option) == ("margin", "beta") or option in ("tau_p", "tau_n")
+            for unfit in (math.inf, math.nan) if signed else (-1, math.inf, math.nan):
                 with pytest.raises(InputError, match=option):
                     check(losses.get(name), {option: unfit}, "loss")
 
@@ -248,8 +253,8 @@ def test_a_margin_of_negatives_that_are_not_there_is_refused():
     assert Contrastive().needs_tuples
 
 
-def test_only_the_angle_needs_the_unit_sphere():
-    assert [name for name in losses.names() if losses.get(name).needs_unit_norm] == ["aht"]
+def test_only_angles_and_cosines_need_the_unit_sphere():
+    assert {name for name in losses.names() if losses.get(name).needs_unit_norm} == {"aht", *ONE_ANCHOR}
 
 
 def test_n_pair_and_lifted_do_not_overflow_on_long_descriptors():

@@ -12,12 +12,12 @@ import torch
 from pydantic import Field, PrivateAttr, model_validator
 from torch import Tensor
 
-from hardmine.errors import InputError
 from hardmine.mining.batch import Batch
 from hardmine.mining.density import log_inverse_density
 from hardmine.mining.draws import draw, draw_even
 from hardmine.mining.miners.base import Tuples, miners
 from hardmine.mining.relations import Relations
+from hardmine.mining.staged import Elapsed
 from hardmine.options import Options
 
 
@@ -29,11 +29,9 @@ class _Curriculum(Options):
     fallback: Literal["random", "skip"] = "random"
     _progress: float = PrivateAttr(default=0.0)
 
-    def advance(self, progress: float) -> None:
-        """See `Staged.advance`."""
-        if not 0 <= progress <= 1:
-            raise InputError(f"progress is {progress}; expected a number from 0 (start) to 1 (end of the run)")
-        self._progress = float(progress)
+    def advance(self, elapsed: Elapsed) -> None:
+        """See `Staged.advance`; before the first call it is the start of the run."""
+        self._progress = elapsed.fraction
 
     @torch.no_grad()
     def __call__(self, batch: Batch) -> Tuples:

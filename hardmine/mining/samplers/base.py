@@ -47,6 +47,11 @@ class Sampler(TorchSampler[Plan]):
     def __iter__(self) -> Iterator[Plan]:
         return map(self.plan, self._steps)
 
+    @property
+    def steps_per_pass(self) -> int:
+        """How many batches a pass over all usable classes has, the last, smaller one dropped; 1 or more."""
+        raise NotImplementedError(f"{type(self).__name__} does not say how long a pass is")
+
     def plan(self, step: int) -> Plan:
         """The batch of `step`. Raises StoreError where it needs a round that it was not given."""
         raise NotImplementedError(f"{type(self).__name__} does not say what a batch is")

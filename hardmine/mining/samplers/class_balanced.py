@@ -48,6 +48,11 @@ class ClassBalanced(Sampler):
             )
         self._counted, self._seen = 0, np.zeros(len(self._size), bool)
 
+    @property
+    def steps_per_pass(self) -> int:
+        """See `Sampler.steps_per_pass`."""
+        return max(1, len(self.classes) // self.options.classes)
+
     def plan(self, step: int) -> ItemPlan:
         """See `Sampler.plan`."""
         self.require_round()
@@ -63,9 +68,8 @@ class ClassBalanced(Sampler):
         if self.options.draw == "distinct":
             return self.classes[rng.choice(known, count, replace=False)]
         if self.options.draw == "pass":
-            per_pass = known // count
-            order = self.random(step // per_pass, stream=1).permutation(known)
-            return self.classes[order[step % per_pass * count :][:count]]
+            order = self.random(step // self.steps_per_pass, stream=1).permutation(known)
+            return self.classes[order[step % self.steps_per_pass * count :][:count]]
         drawn: list[int] = []
         while len(drawn) < count:
             drawn += [one for one in [int(rng.integers(known))] if one not in drawn[-2:]]

@@ -62,6 +62,11 @@ class PairSampler(Sampler):
                 "classes with one patch"
             )
 
+    @property
+    def steps_per_pass(self) -> int:
+        """See `Sampler.steps_per_pass`."""
+        return max(1, len(self.classes) // self.pairs)
+
     def plan(self, step: int) -> BatchPlan:
         """The batch of `step`. AdaSample's Algorithm 1, lines 1-3, without line 3's choice of the positive."""
         self.require_round()

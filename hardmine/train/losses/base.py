@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import torch
@@ -18,10 +18,13 @@ from hardmine.registry import Registry
 @dataclass(frozen=True)
 class LossOutput:
     """value: the weighted scalar to call backward on. per_item: (items,) unweighted losses, without gradient; 0 for an
-    item without a tuple."""
+    item without a tuple. skipped: anchors that a loss on whole batches could do nothing with (those of a miner are
+    counted by its tuples). figures: name to scalar for the log, without gradient."""
 
     value: Tensor
     per_item: Tensor
+    skipped: int | Tensor = 0
+    figures: dict[str, float | Tensor] = field(default_factory=dict)
 
 
 class Loss(Protocol):
@@ -82,13 +85,18 @@ def require_tuples(tuples: Tuples | None) -> Tuples:
     return tuples
 
 
+def refuse_tuples(tuples: Tuples | None) -> None:
+    """Raises InputError where there are tuples."""
+    if tuples is not None:
+        raise InputError("this loss is computed on the whole batch and takes no tuples")
+
+
 def whole_batch_output(
     loss: Callable[[Batch], Tensor], batch: Batch, tuples: Tuples | None, weight: Tensor | None
 ) -> LossOutput:
     """Apply `loss`, from a batch of full precision to (items,), and reduce it as `Loss` says. Raises InputError where
     there are tuples, which it does not take."""
-    if tuples is not None:
-        raise InputError("this loss is computed on the whole batch and takes no tuples")
+    refuse_tuples(tuples)
     with torch.autocast(batch.descriptors.device.type, enabled=False):
         exact = full_precision(batch.descriptors)
         return weighted_mean(loss(replace(batch, descriptors=exact)), weight)

@@ -1,0 +1,60 @@
+"""Multi-similarity loss, with its own mining or with DSDML's selection and dynamic terms.
+
+Wang et al., "Multi-similarity loss with general pair weighting", CVPR 2019; DSDML, Eq. 6 and 11.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from hardmine.train.losses.base import losses
+from hardmine.train.losses.dynamic_sampling import DynamicSampling, Pairs, masked_logsumexp
+
+
+@losses.register("multi-similarity")
+class MultiSimilarity(DynamicSampling):
+    """loss_i = 1/alpha log(1 + sum over P_i of e^(-alpha (s - lam))) + 1/beta log(1 + sum over N_i of e^(beta (s - lam)))
+
+    The dynamic terms are added to the exponents as they are, not scaled by alpha or beta. beta: 50 in both papers, 40
+    in Wang's program. epsilon: Wang's mining (0.1 there): a negative counts where s + epsilon > min of P_i, a positive
+    where s - epsilon < max of N_i; null: all pairs. It is another selection than `select`. Options beside these in
+    `DynamicSampling`."""
+
+    alpha: float = Field(default=2.0, gt=0.0, allow_inf_nan=False)
+    beta: float = Field(default=50.0, gt=0.0, allow_inf_nan=False)
+    lam: float = Field(default=0.5, ge=0.0, allow_inf_nan=False)
+    epsilon: float | None = Field(default=None, ge=0.0, allow_inf_nan=False)
+
+    @model_validator(mode="after")
+    def _one_selection(self) -> MultiSimilarity:
+        if self.select and self.epsilon is not None:
+            raise ValueError("epsilon and select are two ways to choose pairs: give one")
+        return self
+
+    def narrow(self, pairs: Pairs) -> Pairs:
+        """See `DynamicSampling.narrow`."""
+        if self.epsilon is None or not pairs.similarity.shape[1]:
+            return super().narrow(pairs)
+        s = pairs.similarity.detach()
+        least = s.masked_fill(~pairs.positive, torch.inf).amin(1, keepdim=True)
+        most = s.masked_fill(~pairs.negative, -torch.inf).amax(1, keepdim=True)
+        positive, negative = pairs.positive & (s - self.epsilon < most), pairs.negative & (s + self.epsilon > least)
+        return replace(pairs, positive=positive, negative=negative)
+
+    def loss(self, pairs: Pairs, omega: float) -> Tensor:
+        """See `DynamicSampling.loss`."""
+        s = pairs.similarity
+        near, far = -self.alpha * (s - self.lam), self.beta * (s - self.lam)
+        if omega:
+            near, far = near + omega * (self.tau_p - s).square(), far + omega * (s - self.tau_n).square()
+        return _log1p_sum(near, pairs.positive) / self.alpha + _log1p_sum(far, pairs.negative) / self.beta
+
+
+def _log1p_sum(exponent: Tensor, mask: Tensor) -> Tensor:
+    """log(1 + sum_j e^x_ij) over the j of the mask, (m,)."""
+    found = masked_logsumexp(exponent, mask)
+    return torch.logaddexp(found, torch.zeros_like(found))
