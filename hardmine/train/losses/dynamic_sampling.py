@@ -63,16 +63,15 @@ class DynamicSampling(Options):
 
     @model_validator(mode="after")
     def _nothing_is_without_effect(self) -> DynamicSampling:
-        idle = {"tau_b"} if not self.select else set()
-        idle |= {"epoch", "first_epoch"} if not self.dynamic else set()
-        idle |= {"tau_p", "tau_n"} if not (self.select or self.dynamic) else set()
-        for name in sorted(idle & self.model_fields_set):
-            needed = {
-                "tau_b": "select = true",
-                "tau_p": "select or dynamic = true",
-                "tau_n": "select or dynamic = true",
-            }
-            raise ValueError(f"{name} has no effect without {needed.get(name, 'dynamic = true')}")
+        needed = {
+            "select": (self.select, {"tau_b"}),
+            "dynamic": (self.dynamic, {"epoch", "first_epoch"}),
+            "select or dynamic": (self.select or self.dynamic, {"tau_p", "tau_n"}),
+        }
+        for switch, (on, names) in needed.items():
+            idle = sorted(names & self.model_fields_set)
+            if idle and not on:
+                raise ValueError(f"{idle[0]} has no effect without {switch} = true")
         return self
 
     def advance(self, elapsed: Elapsed) -> None:

@@ -17,7 +17,8 @@ from hardmine.train.losses.dynamic_sampling import DynamicSampling, Pairs, maske
 
 @losses.register("multi-similarity")
 class MultiSimilarity(DynamicSampling):
-    """loss_i = 1/alpha log(1 + sum over P_i of e^(-alpha (s - lam))) + 1/beta log(1 + sum over N_i of e^(beta (s - lam)))
+    """loss_i = near + far, near = 1/alpha log(1 + sum over P_i of e^(-alpha (s - lam))),
+    far = 1/beta log(1 + sum over N_i of e^(beta (s - lam))).
 
     The dynamic terms are added to the exponents as they are, not scaled by alpha or beta. beta: 50 in both papers, 40
     in Wang's program. epsilon: Wang's mining (0.1 there): a negative counts where s + epsilon > min of P_i, a positive
