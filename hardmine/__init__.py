@@ -9,6 +9,7 @@ The library in one line each; everything is imported when it is first used:
     negatives, audit         hard negatives out of a mined round; what in a dataset misleads mining
     readers, networks, samplers, miners, losses, regularisers    the parts, found by name
     Batch                    descriptors of a batch, what miners, losses and regularisers are called with
+    tuples_from_pml          indices of pytorch-metric-learning's miners, for our losses
     fpr95, roc_curve         metrics on arrays
 """
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from hardmine.metrics.roc import roc_curve
     from hardmine.mining.audit import audit
     from hardmine.mining.batch import Batch
+    from hardmine.mining.foreign_tuples import tuples_from_pml
     from hardmine.mining.mine import mine
     from hardmine.mining.miners import miners
     from hardmine.mining.negatives import negatives
@@ -58,6 +60,7 @@ _HOME = {
     "regularisers": "train.regularisers",
     "roc_curve": "metrics.roc",
     "samplers": "mining.samplers",
+    "tuples_from_pml": "mining.foreign_tuples",
 }
 
 __all__ = [
@@ -79,6 +82,7 @@ __all__ = [
     "regularisers",
     "roc_curve",
     "samplers",
+    "tuples_from_pml",
 ]
 
 

@@ -19,6 +19,7 @@ class Registry(Generic[T]):
     def __init__(self, kind: str, home: str):
         self.kind, self.home = kind, home
         self._known: dict[str, T] = {}
+        self._families: dict[str, Callable[[str], T]] = {}
         self._loaded = False
 
     def register(self, name: str) -> Callable[[T], T]:
@@ -32,8 +33,17 @@ class Registry(Generic[T]):
 
         return keep
 
+    def family(self, prefix: str) -> Callable[[Callable[[str], T]], Callable[[str], T]]:
+        """Function decorator: what is called `prefix:NAME` is what the decorated function makes of NAME."""
+
+        def keep(make: Callable[[str], T]) -> Callable[[str], T]:
+            self._families[prefix] = make
+            return make
+
+        return keep
+
     def names(self) -> list[str]:
-        """All known names, sorted."""
+        """All known names, sorted; not those of a `family`, which may be without end."""
         if not self._loaded:
             for module in pkgutil.iter_modules(importlib.import_module(self.home).__path__):
                 importlib.import_module(f"{self.home}.{module.name}")
@@ -43,5 +53,8 @@ class Registry(Generic[T]):
     def get(self, name: str) -> T:
         """The implementation called `name`. Raises UnknownNameError with the nearest known name."""
         if name not in self._known and name not in self.names():
-            raise UnknownNameError(self.kind, name, self._known)
+            prefix, colon, rest = name.partition(":")
+            if colon and prefix in self._families:
+                return self._families[prefix](rest)
+            raise UnknownNameError(self.kind, name, [*self._known, *(f"{prefix}:NAME" for prefix in self._families)])
         return self._known[name]

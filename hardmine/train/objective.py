@@ -17,6 +17,7 @@ from hardmine.options import check
 from hardmine.train.losses import Loss, LossOutput, losses
 from hardmine.train.losses.dynamic_sampling import DynamicSampling
 from hardmine.train.losses.learnable import Learnable
+from hardmine.train.losses.pml import PmlLoss
 from hardmine.train.networks import Network
 from hardmine.train.recipe import Named, Recipe
 from hardmine.train.regularisers import Regulariser, regularisers
@@ -93,8 +94,10 @@ def build_objective(
     if needy and not network.unit_norm:
         raise InputError(f"{needy[0]} needs unit descriptors, and network {network.name!r} gives others")
     if isinstance(loss, Learnable):
-        loss.start(classes, device)
-    if not loss.needs_tuples:
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(recipe.train.seed)
+            loss.start(classes, device, network.dim)
+    if not loss.needs_tuples and not (isinstance(loss, PmlLoss) and recipe.miner is not None):
         if recipe.miner is not None:
             raise InputError(
                 f"loss {recipe.loss.name!r} is computed on whole batches and takes no miner: leave [miner] out"

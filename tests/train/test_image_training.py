@@ -71,6 +71,8 @@ PADS = {
     "sampler": {"name": "pads-classes", "classes": 6, "per_class": 3, "group": 3, "candidates": 6},
 }
 
+PROXIES = {"miner": None, "loss": {"name": "pml:ProxyAnchorLoss", "alpha": 16, "weight_lr": 0.1}}
+
 
 def weights(run):
     return (run / "weights.safetensors").read_bytes()
@@ -94,9 +96,9 @@ def test_descriptors_get_better(store, tmp_path):
     assert right(after) > right(before) + 0.1
 
 
-@pytest.mark.parametrize("kind", ["semi-hard", "pads"])
+@pytest.mark.parametrize("kind", ["semi-hard", "pads", "proxies"])
 def test_a_resumed_run_ends_with_the_same_bytes(store, tmp_path, kind):
-    wanted = recipe(store, **(PADS if kind == "pads" else {}))
+    wanted = recipe(store, **{"pads": PADS, "proxies": PROXIES}.get(kind, {}))
     train(wanted, tmp_path / "whole")
 
     class Stop(Exception):
@@ -124,6 +126,10 @@ def test_a_resumed_run_ends_with_the_same_bytes(store, tmp_path, kind):
             ).read_bytes()
         assert final.tensors("loss")["beta"].shape == (CLASSES,)
         assert final.tensors("loss")["beta"].std() > 0  # it was learned
+    if kind == "proxies":
+        saved = [last(tmp_path / run / "checkpoints").tensors("loss")["proxies"] for run in ("whole", "parts")]
+        assert torch.equal(*saved)
+        assert saved[0].shape == (CLASSES, 16)
 
 
 def test_the_distribution_of_a_run_is_drawn_and_its_policy_starts_another(store, tmp_path):

@@ -15,8 +15,9 @@ class Learnable(Protocol):
     before `load_state_dict`, hands `parameter_groups()` to its optimiser beside the network's groups, and keeps
     `state_dict()` in its checkpoints."""
 
-    def start(self, classes: int, device: torch.device | str = "cpu") -> None:
-        """Make the parameters for labels 0 .. classes - 1, on a device."""
+    def start(self, classes: int, device: torch.device | str = "cpu", dim: int = 0) -> None:
+        """Make the parameters for labels 0 .. classes - 1 and descriptors (m, dim), on a device; what of the two it
+        does not need may be left out."""
         ...
 
     def parameter_groups(self) -> list[dict[str, Any]]:

@@ -80,8 +80,8 @@ class Margin(Options):
         """How many classes have a beta of their own; 0 where it is constant or `start` was not called."""
         return 0 if self._beta is None else len(self._beta)
 
-    def start(self, classes: int, device: torch.device | str = "cpu") -> None:
-        """See `Learnable.start`."""
+    def start(self, classes: int, device: torch.device | str = "cpu", dim: int = 0) -> None:
+        """See `Learnable.start`; the descriptors' length does not matter."""
         if self.learn_beta:
             self._beta = nn.Parameter(torch.full((classes,), self.beta, device=device))
 
