@@ -1,5 +1,7 @@
 """Class-balanced batches: their classes and items, groups of near classes, and groups by a learned distribution."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -48,8 +50,10 @@ def test_a_pass_takes_every_class_once_before_one_comes_again():
     for first in range(0, 12, 3):
         seen = np.concatenate([sampler.plan(step).labels[::2] for step in range(first, first + 3)])
         assert len(set(seen.tolist())) == 9
-    assert sampler.scalars(3) == {"coverage": 9 / 11}
-    assert sampler.scalars(12)["coverage"] == 1
+    assert sampler.steps_per_pass == 3
+    assert sampler.scalars(2) == {"coverage": 6 / 11, "pass_coverage": 6 / 11}
+    assert sampler.scalars(3) == {"coverage": 9 / 11, "pass_coverage": 9 / 11}
+    assert sampler.scalars(12) == {"coverage": 1.0, "pass_coverage": 9 / 11}  # two are left over in every pass
 
 
 def test_small_classes_are_dropped_or_their_items_repeated():
@@ -102,6 +106,60 @@ def test_groups_hold_the_nearest_classes():
     alone.use_nearest(source.near, source, 0)
     spread = np.mean([np.abs(np.diff(np.sort(alone.plan(s).labels[::2]))).mean() for s in range(30)])
     assert spread > 3
+
+
+@pytest.mark.parametrize(("skip", "candidates"), [(0, None), (3, None), (0, 6), (5, 8), (2, 3)])
+def test_a_window_of_ranks_sets_how_near_the_classes_of_a_group_are(skip, candidates):
+    source = Source(60, 40)
+    options = {"skip": skip, **({} if candidates is None else {"candidates": candidates})}
+    sampler = make("class-groups", [3] * 60, classes=4, per_class=2, group=4, **options)
+    assert sampler.needs_nearest == skip + (candidates or 3 + 16)
+    sampler.use_nearest(source.near[:, : sampler.needs_nearest], source, 0)
+    ranks = []
+    for step in range(300):
+        seed, *others = sampler.plan(step).labels[::2].tolist()
+        ranks.append([source.near[seed].tolist().index(one) for one in others])
+    assert {rank for line in ranks for rank in line} == set(range(skip, skip + (candidates or 3)))
+    assert all(len(set(line)) == 3 for line in ranks)
+    counts = np.bincount(np.concatenate(ranks))[skip:]
+    if candidates is not None:  # evenly
+        assert ((counts - 900 / candidates) ** 2 / (900 / candidates)).sum() < 25
+    assert sampler.plan(7) == sampler.plan(7)
+
+
+def test_a_window_that_is_too_small_and_another_way_to_draw_are_refused():
+    with pytest.raises(InputError, match="candidates = 2 are too few for a group of 4 classes"):
+        make("class-groups", [3] * 20, classes=4, per_class=2, group=4, candidates=2)
+    for name in ("class-groups", "pads-classes"):
+        with pytest.raises(InputError, match="groups are drawn in one way"):
+            make(name, [3] * 20, classes=4, per_class=2, draw="pass")
+    with pytest.raises(InputError, match="'skip'"):
+        make("pads-classes", [3] * 20, classes=4, per_class=2, skip=2)
+
+
+@pytest.mark.parametrize("name", ["class-balanced", "class-groups"])
+def test_coverage_is_that_of_the_plans_whatever_was_asked_between_and_survives_a_resume(name):
+    def made():
+        return make(name, [3] * 33, classes=4, per_class=2, **({} if name == "class-balanced" else {"group": 4}))
+
+    rounds = [Source(33, 30), Source(33, 30, gap=0.19)]  # a part of the circle, and all of it
+    assert not np.array_equal(rounds[0].near, rounds[1].near)
+    sampler, asked, seen = made(), made(), []
+    for step in range(20):
+        if name == "class-groups" and step in (0, 11):
+            for each in (sampler, asked):
+                each.use_nearest(rounds[step > 0].near, rounds[step > 0], step)
+        seen.append(set(sampler.plan(step).labels.tolist()))
+        if step % 3 == 0:
+            asked.scalars(step + 1)
+        if step == 13:
+            resumed = made()
+            resumed.load(json.loads(json.dumps(asked.state(14))))
+            if name == "class-groups":
+                resumed.use_nearest(rounds[1].near, rounds[1], 11)
+    last = set.union(*seen[8:16])  # 33 classes are 8 batches of 4
+    expected = {"coverage": len(set.union(*seen)) / 33, "pass_coverage": len(last) / 33}
+    assert sampler.scalars(20) == asked.scalars(20) == resumed.scalars(20) == expected
 
 
 def test_classes_meet_at_the_distances_that_the_distribution_wants():

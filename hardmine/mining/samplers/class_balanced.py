@@ -10,7 +10,9 @@ from pydantic import Field
 from hardmine.errors import InputError
 from hardmine.mining.plan import ItemPlan
 from hardmine.mining.samplers.base import Sampler, samplers
+from hardmine.mining.samplers.coverage import Coverage
 from hardmine.options import Options
+from hardmine.store.rounds import Round
 
 
 class ClassBalancedOptions(Options):
@@ -46,7 +48,7 @@ class ClassBalanced(Sampler):
                 f"a batch needs {needed} classes with {least} items or more, but this split has {len(self.classes)} "
                 f"({self.skipped_classes} have fewer): choose fewer classes or items of each"
             )
-        self._counted, self._seen = 0, np.zeros(len(self._size), bool)
+        self._coverage = Coverage(len(self._size), self.classes, self.steps_per_pass)
 
     @property
     def steps_per_pass(self) -> int:
@@ -83,9 +85,27 @@ class ClassBalanced(Sampler):
         order = np.argsort(key, axis=1)
         return np.take_along_axis(order, np.arange(wanted)[None, :] % size[:, None], axis=1)
 
+    def use_nearest(self, nearest: np.ndarray, source: Round | None, step: int) -> None:
+        """See `Sampler.use_nearest`."""
+        if self.nearest is not None:
+            self._count(step)  # by the lists they were planned with
+        super().use_nearest(nearest, source, step)
+
     def scalars(self, step: int) -> dict[str, float]:
-        """coverage: share of the usable classes that were in a batch before `step`."""
-        for done in range(self._counted, step):
-            self._seen[self.choose_classes(done, self.random(done))] = True
-        self._counted = max(self._counted, step)
-        return {"coverage": float(self._seen[self.classes].mean())}
+        """coverage, pass_coverage: of the usable classes, before `step`; see `Coverage.scalars`."""
+        self._count(step)
+        return self._coverage.scalars()
+
+    def state(self, step: int) -> dict[str, Any]:
+        """See `Sampler.state`."""
+        self._count(step)
+        return {"coverage": self._coverage.state()}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """See `Sampler.load`."""
+        self._coverage.load(state["coverage"])
+
+    def _count(self, step: int) -> None:
+        if self.needs_nearest and self.nearest is None:
+            return  # there was no batch yet
+        self._coverage.count(step, lambda done: self.choose_classes(done, self.random(done)))

@@ -17,18 +17,18 @@ from hardmine.mining.pads.classes import draw_places, item_distances
 from hardmine.mining.pads.distribution import Distribution
 from hardmine.mining.pads.support import Support
 from hardmine.mining.samplers.base import samplers
-from hardmine.mining.samplers.class_groups import ClassGroupOptions, ClassGroups
+from hardmine.mining.samplers.class_groups import GroupOptions, GroupSampler
 from hardmine.store.rounds import Round
 
 
-class PadsClassOptions(ClassGroupOptions):
+class PadsClassOptions(GroupOptions):
     """candidates: nearest classes that a group's classes are drawn among."""
 
     candidates: int = Field(64, ge=2)
 
 
 @samplers.register("pads-classes")
-class PadsClasses(ClassGroups):
+class PadsClasses(GroupSampler):
     """As `class-groups`, but a group's classes are drawn among the `candidates` nearest of its first, in proportion to
     the policy's probability of the distance at which their items lie. lag: steps after which a new distribution is
     used, so that plans can be made ahead. Options in `PadsClassOptions`."""
@@ -64,14 +64,16 @@ class PadsClasses(ClassGroups):
         self._apart = item_distances(source.class_centroid(), near, apart)
 
     def choose_partners(self, step: int, rng: np.random.Generator) -> Choose:
-        """See `ClassGroups.choose_partners`."""
+        """See `GroupSampler.choose_partners`."""
         distribution = self.distribution(step)
         return lambda seed, place, most: place[draw_places(self._apart[seed][place], distribution, most, rng)]
 
     def state(self, step: int) -> dict[str, Any]:
         """See `Sampler.state`."""
-        return {"known": [[learned, list(d.q), d.support.model_dump()] for learned, d in self._known]}
+        known = [[learned, list(d.q), d.support.model_dump()] for learned, d in self._known]
+        return {**super().state(step), "known": known}
 
     def load(self, state: dict[str, Any]) -> None:
         """See `Sampler.load`."""
+        super().load(state)
         self._known = [(learned, Distribution(Support(**grid), tuple(q))) for learned, q, grid in state["known"]]
