@@ -326,11 +326,18 @@ def build_sampler(recipe: Recipe, entries: Entries) -> Sampler:
     if issubclass(kind, PairSampler):
         pairs = knobs.pairs or DEFAULT_PAIRS
         return kind(entries, options, pairs=pairs, seed=knobs.seed, augment=knobs.augment, lag=knobs.lag)
-    if knobs.pairs is not None or knobs.augment != "none":
+    if knobs.pairs is not None or knobs.pairs_per_epoch is not None or knobs.augment != "none":
         raise InputError(
-            f"sampler {recipe.sampler.name!r} gives single items: its batch is set by its own options, and flips by "
-            "[augment]; leave train.pairs and train.augment out"
+            f"sampler {recipe.sampler.name!r} gives single items: its batch is set by its own options, flips by "
+            "[augment] and epochs by train.steps_per_epoch; leave train.pairs and train.augment out, and "
+            "train.pairs_per_epoch"
         )
     if issubclass(kind, PadsClasses):
         return kind(entries, options, seed=knobs.seed, lag=knobs.lag)
-    return kind(entries, options, seed=knobs.seed)
+    sampler = kind(entries, options, seed=knobs.seed)
+    if getattr(options, "draw", None) == "pass" and knobs.steps_per_epoch not in (None, sampler.steps_per_pass):
+        raise InputError(
+            f"train.steps_per_epoch is {knobs.steps_per_epoch}, and a pass over this split's classes has "
+            f"{sampler.steps_per_pass} batches: set it to that"
+        )
+    return sampler

@@ -9,7 +9,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
 from hardmine.errors import InputError, MissingError, UnknownNameError
 from hardmine.mining.pads.options import PolicyOptions
@@ -74,10 +81,11 @@ class Loop(Options):
     """pairs: n, pairs a batch, each of another class, 128 by default; for samplers of pairs only. steps: optimiser
     steps of the run. mine_every: steps between two mining rounds, for samplers that need one. Both may be given in
     epochs instead (epochs, mine_every_epochs), of pairs_per_epoch pairs each (HardNet: 5,000,000; AdaSample:
-    1,000,000). lag: how many steps late a sampler uses the losses. augment: flips and turns of pairs of patches,
-    see `mining.samplers.pairs`. checkpoint_every: steps between two checkpoints. keep_every: keep the weights of step 0
-    and every so many steps for good, for `analyse` (0: none). log_every: steps between two lines of the log. seed: of
-    the initial weights, the plans and dropout."""
+    1,000,000), or of steps_per_epoch steps (DSDML: as many as a pass over the classes has). lag: how many steps late a
+    sampler uses the losses. augment: flips and turns of pairs of patches, see `mining.samplers.pairs`.
+    checkpoint_every: steps between two checkpoints. keep_every: keep the weights of step 0 and every so many steps for
+    good, for `analyse` (0: none). log_every: steps between two lines of the log. seed: of the initial weights, the
+    plans and dropout."""
 
     pairs: int | None = Field(None, ge=2)
     steps: int = Field(400, ge=1)
@@ -85,6 +93,7 @@ class Loop(Options):
     epochs: float | None = Field(None, gt=0)
     mine_every_epochs: float | None = Field(None, gt=0)
     pairs_per_epoch: int | None = Field(None, ge=1)
+    steps_per_epoch: int | None = Field(None, ge=1)
     lag: int = Field(16, ge=1)
     augment: Literal["none", "fliprot", "dihedral", "tfeat"] = "none"
     checkpoint_every: int = Field(100, ge=1)
@@ -97,9 +106,20 @@ class Loop(Options):
         for steps, epochs in (("steps", "epochs"), ("mine_every", "mine_every_epochs")):
             if getattr(self, epochs) is not None and steps in self.model_fields_set:
                 raise ValueError(f"give either {steps} or {epochs}, not both")
-            if getattr(self, epochs) is not None and self.pairs_per_epoch is None:
-                raise ValueError(f"{epochs} needs pairs_per_epoch")
+            if getattr(self, epochs) is not None and self.pairs_per_epoch is None and self.steps_per_epoch is None:
+                raise ValueError(f"{epochs} needs pairs_per_epoch, or steps_per_epoch")
+        if self.pairs_per_epoch is not None and self.steps_per_epoch is not None:
+            raise ValueError("give either pairs_per_epoch or steps_per_epoch, not both")
         return self
+
+    @model_serializer(mode="wrap")
+    def _as_it_was_said(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without the default of a number of steps that was given in epochs, so that it can be read again."""
+        said = plain(self)
+        for steps, epochs in (("steps", "epochs"), ("mine_every", "mine_every_epochs")):
+            if getattr(self, epochs) is not None:
+                said.pop(steps, None)
+        return said
 
     @property
     def total_steps(self) -> int:
@@ -112,6 +132,8 @@ class Loop(Options):
         return self.mine_every if self.mine_every_epochs is None else self._in_steps(self.mine_every_epochs)
 
     def _in_steps(self, epochs: float) -> int:
+        if self.steps_per_epoch is not None:
+            return max(1, round(epochs * self.steps_per_epoch))
         assert self.pairs_per_epoch is not None  # the validator has checked
         return max(1, round(epochs * self.pairs_per_epoch / (self.pairs or DEFAULT_PAIRS)))
 

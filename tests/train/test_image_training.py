@@ -71,6 +71,14 @@ PADS = {
     "sampler": {"name": "pads-classes", "classes": 6, "per_class": 3, "group": 3, "candidates": 6},
 }
 
+DYNAMIC = {
+    "miner": None,
+    "loss": {"name": "multi-similarity", "select": True, "dynamic": True},
+    "sampler": {"name": "class-balanced", "classes": 5, "per_class": 4, "small": "repeat", "draw": "pass"},
+    "train__steps": 11,
+    "train__log_every": 1,
+    "train__checkpoint_every": 3,
+}
 PROXIES = {"miner": None, "loss": {"name": "pml:ProxyAnchorLoss", "alpha": 16, "weight_lr": 0.1}}
 
 
@@ -167,6 +175,17 @@ def test_pairs_of_images_train_from_a_round(store, tmp_path):
     assert Run.open(result.path).result["steps"] == 12
 
 
+def test_a_run_given_in_epochs_of_class_passes(store, tmp_path):
+    epochs = {"train": {"epochs": 3, "steps_per_epoch": 2, "log_every": 1}}
+    done = train(recipe(store, **{**{k: v for k, v in DYNAMIC.items() if "__" not in k}, **epochs}), tmp_path / "run")
+    assert done.trained == 6
+    assert done.result["dynamic"]["epochs"] == 3
+    assert [line["loss/omega"] for line in Run.open(done.path).log()] == pytest.approx(
+        [2 / 3, 2 / 3, 4 / 3, 4 / 3, 2, 2]
+    )
+    assert Run.open(done.path).log()[-1]["pass_coverage"] == 10 / 12
+
+
 def test_no_batch_holds_a_held_out_item(store, tmp_path):
     from hardmine.mining.entries import list_entries
     from hardmine.mining.samplers import samplers
@@ -186,6 +205,11 @@ def test_no_batch_holds_a_held_out_item(store, tmp_path):
         ({"views": {"per_class": 4}}, "rotated views are made of grey patches only"),
         ({"train__pairs": 4}, "gives single items"),
         ({"train__augment": "fliprot"}, "leave train.pairs and train.augment out"),
+        ({"train": {"epochs": 2, "pairs_per_epoch": 100}}, "epochs by train.steps_per_epoch"),
+        (
+            {"sampler": {**DYNAMIC["sampler"]}, "train": {"epochs": 2, "steps_per_epoch": 3}},
+            "steps_per_epoch is 3, and a pass over this split's classes has 2 batches",
+        ),
         ({"network": {"name": "l2net"}}, "images of several sizes"),
         ({"policy": {}}, 'steers the miner "pads"'),
         ({**PADS, "policy": {"split": "train"}}, "must be measured on held-out items"),
@@ -196,16 +220,6 @@ def test_no_batch_holds_a_held_out_item(store, tmp_path):
 def test_what_does_not_fit_is_said(store, tmp_path, changes, message):
     with pytest.raises(InputError, match=message):
         train(recipe(store, **changes), tmp_path / "run", score)
-
-
-DYNAMIC = {
-    "miner": None,
-    "loss": {"name": "multi-similarity", "select": True, "dynamic": True},
-    "sampler": {"name": "class-balanced", "classes": 5, "per_class": 4, "small": "repeat", "draw": "pass"},
-    "train__steps": 11,
-    "train__log_every": 1,
-    "train__checkpoint_every": 3,
-}
 
 
 @pytest.mark.parametrize("name", ["binomial-deviance", "lifted-log", "multi-similarity", "similarity-triplet"])

@@ -51,10 +51,15 @@ def test_steps_may_be_given_in_epochs():
     tree = ["train={pairs=1024, epochs=10, pairs_per_epoch=5000000, mine_every_epochs=0.5}"]
     loop = load_recipe("hardnet", tree).train
     assert (loop.total_steps, loop.mining_interval) == (48828, 2441)
+    assert type(loop).model_validate(loop.model_dump(mode="json")) == loop  # as a run's folder keeps it
     with pytest.raises(InputError, match="either steps or epochs"):
         load_recipe("hardnet", ["train.epochs=2", "train.pairs_per_epoch=1000"])
     with pytest.raises(InputError, match="epochs needs pairs_per_epoch"):
         load_recipe("hardnet", ["train={epochs=2}"])
+    loop = load_recipe("embedding-small", ["train={epochs=600, steps_per_epoch=4, mine_every_epochs=2.5}"]).train
+    assert (loop.total_steps, loop.mining_interval) == (2400, 10)
+    with pytest.raises(InputError, match="either pairs_per_epoch or steps_per_epoch"):
+        load_recipe("embedding-small", ["train={epochs=2, steps_per_epoch=4, pairs_per_epoch=100}"])
 
 
 def test_schedules_are_the_published_ones():
