@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 
 from hardmine.errors import InputError, MissingError, UnknownNameError
 from hardmine.options import Options, check
+from hardmine.reproduce.grid import written_out
 
 ScaleName = Literal["paper", "small"]
 SCALES: tuple[ScaleName, ...] = get_args(ScaleName)
@@ -146,19 +147,44 @@ def shipped_sets() -> dict[str, Path]:
 
 
 def load_set(name: str) -> ReproduceSet:
-    """A set by its name, or by the path of one's own TOML file. Raises UnknownNameError, MissingError, InputError."""
-    file = Path(name)
-    if not file.is_file():
-        if file.suffix or file.name != name:
-            raise MissingError(f"no set at {name}")
-        if name not in shipped_sets():
-            raise UnknownNameError("set", name, shipped_sets())
-        file = shipped_sets()[name]
+    """A set by its name, or by the path of one's own TOML file. Raises UnknownNameError, MissingError, InputError.
+
+    `parts` and `grids` in the file stand for rows (see `grid`). `base`: a shipped set, or a file beside this one, whose
+    rows come before the file's own, and whose measures and columns it has where it gives none.
+    """
+    file = _find(name, None)
+    tree = _tree(file)
+    return check(ReproduceSet, {key: value for key, value in tree.items() if key != "parts"}, str(file))
+
+
+def _find(name: str, beside: Path | None) -> Path:
+    """The file of a set. beside: the file that names it."""
+    file = Path(name) if beside is None else beside.parent / name
+    if file.is_file():
+        return file
+    if Path(name).suffix or Path(name).name != name:
+        raise MissingError(f"no set at {file}" + (f", the base of {beside}" if beside else ""))
+    if name not in shipped_sets():
+        raise UnknownNameError("set", name, shipped_sets())
+    return shipped_sets()[name]
+
+
+def _tree(file: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """The tree of a set's file, written out. above: the files that it is a base of."""
     try:
         tree = tomllib.loads(file.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{file}: not a TOML file: {error}") from error
-    return check(ReproduceSet, tree, str(file))
+    known = {*ReproduceSet.model_fields, "base", "parts", "grids"}
+    for key in tree:
+        if key not in known:
+            raise UnknownNameError(f"key in {file}:", key, known)
+    if "base" not in tree:
+        return written_out(tree, str(file))
+    below = _find(str(tree.pop("base")), file)
+    if below.resolve() in {each.resolve() for each in (file, *above)}:
+        raise InputError(f"{file}: its base {below} is based on it")
+    return written_out(tree, str(file), _tree(below, (file, *above)))
 
 
 def override_text(key: str, value: Any) -> str:
