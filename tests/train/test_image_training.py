@@ -71,6 +71,13 @@ PADS = {
     "sampler": {"name": "pads-classes", "classes": 6, "per_class": 3, "group": 3, "candidates": 6},
 }
 
+GOR = {
+    "miner": None,
+    "loss": {"name": "contrastive", "negatives": "none", "eps_pos": 0.2},
+    "regularisers": {"gor": {"negatives": "random"}, "decorrelation": {"weight": 0.1}},
+}
+CHANGES = {"semi-hard": {}, "pads": PADS, "gor": GOR}
+
 
 def weights(run):
     return (run / "weights.safetensors").read_bytes()
@@ -94,9 +101,9 @@ def test_descriptors_get_better(store, tmp_path):
     assert right(after) > right(before) + 0.1
 
 
-@pytest.mark.parametrize("kind", ["semi-hard", "pads"])
+@pytest.mark.parametrize("kind", sorted(CHANGES))
 def test_a_resumed_run_ends_with_the_same_bytes(store, tmp_path, kind):
-    wanted = recipe(store, **(PADS if kind == "pads" else {}))
+    wanted = recipe(store, **CHANGES[kind])
     train(wanted, tmp_path / "whole")
 
     class Stop(Exception):
@@ -113,6 +120,10 @@ def test_a_resumed_run_ends_with_the_same_bytes(store, tmp_path, kind):
     assert resumed.trained == 8
     assert weights(tmp_path / "parts") == weights(tmp_path / "whole")
     log = [json.loads(line) for line in (tmp_path / "whole" / "log.jsonl").read_text().splitlines()]
+    if kind == "gor":
+        moments = [line["gor/m2"] for line in log if "gor/m2" in line]
+        assert len(moments) == 6
+        assert len(set(moments)) == 6
     if kind == "pads":
         asked = [line["step"] for line in log if "policy/reward" in line]
         assert asked == [4, 7, 10]
