@@ -31,37 +31,62 @@ class Grid(Options):
     row's name is its parts' names with hyphens between.
 
     only: axis to the parts that are used of it, all where it is not named. baseline: axis to the part that a row's
-    baseline has in place of its own; a row that is its own baseline has none. published: row to figures, see `Row`.
+    baseline has in place of its own; a row that is its own baseline has none.
     """
 
     over: tuple[str, ...] = Field(min_length=1)
     recipe: str
     only: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     baseline: dict[str, str] = Field(default_factory=dict)
-    published: dict[str, tuple[float, ...]] = Field(default_factory=dict)
     scales: tuple[str, ...] | None = None
 
 
-def written_out(tree: Mapping[str, Any], where: str, base: Mapping[str, Any] | None = None) -> Tree:
-    """The tree of a set with `rows` that are those of `base`, its own, and those of its `grids`, in this order; `parts`
-    are those of `base` and its own, `measures`, `columns` and `x_title` those of `base` where it has none. base:
-    another set's tree, written out. where: the file, for messages. Raises
-    UnknownNameError, InputError."""
-    below: Mapping[str, Any] = base or {}
-    axes = {axis: dict(parts) for axis, parts in below.get("parts", {}).items()}
+def based_on(base: Tree, tree: Tree, where: str) -> Tree:
+    """The tree of a set's file with what it has of its base: rows and grids before its own, each part that it does not
+    define itself, measures, columns and x_title where it gives none. A part that it defines stands in the base's grids
+    too, where the base has one of this name; a further one does not. base: one that can be `written_out`. Raises
+    InputError."""
+    axes: Tree = {axis: dict(parts) for axis, parts in base.get("parts", {}).items()}
+    grids = [_pinned(grid, axes) for grid in base.get("grids", [])]
     for axis, parts in _table(tree.get("parts", {}), f"{where}: parts").items():
         axes.setdefault(axis, {}).update(_table(parts, f"{where}: parts.{axis}"))
-    read = {
-        axis: {name: _part(part, f"{where}: parts.{axis}.{name}") for name, part in parts.items()}
-        for axis, parts in axes.items()
+    inherited: Tree = {key: base[key] for key in ("measures", "columns", "x_title") if key in base}
+    found: Tree = {**inherited, **tree, "parts": axes}
+    found["rows"] = [*base.get("rows", []), *_list(tree.get("rows", []), f"{where}: rows")]
+    found["grids"] = [*grids, *_list(tree.get("grids", []), f"{where}: grids")]
+    return found
+
+
+def written_out(tree: Tree, where: str) -> Tree:
+    """The tree of a set with its `rows` and after them those of its `grids`, which are made of its `parts`, with the
+    figures that are `published` of the latter (row to figures). where: the file, for messages. Raises UnknownNameError,
+    InputError."""
+    rows = _list(tree.get("rows", []), f"{where}: rows")
+    axes = {
+        axis: {
+            name: _part(part, f"{where}: parts.{axis}.{name}") for name, part in _table(parts, f"parts.{axis}").items()
+        }
+        for axis, parts in _table(tree.get("parts", {}), f"{where}: parts").items()
     }
-    rows = [*below.get("rows", []), *_list(tree.get("rows", []), f"{where}: rows")]
+    made: dict[str, Tree] = {}
     for number, each in enumerate(_list(tree.get("grids", []), f"{where}: grids"), 1):
         place = f"{where}: grid {number}"
-        rows += _rows(check(Grid, _table(each, place), place), read, place)
-    rest = {key: value for key, value in tree.items() if key != "grids"}
-    inherited = {key: below[key] for key in ("measures", "columns", "x_title") if key in below}
-    return {**inherited, **rest, "rows": rows, "parts": axes}
+        for row in _rows(check(Grid, _table(each, place), place), axes, place):
+            if row["name"] in made:
+                raise InputError(f"{place}: another grid has the row {row['name']!r} already")
+            made[row["name"]] = row
+    for name, figures in _table(tree.get("published", {}), f"{where}: published").items():
+        if name not in made:
+            raise UnknownNameError(f"row of a grid in {where}: published.", name, made)
+        made[name]["published"] = figures
+    rest = {key: value for key, value in tree.items() if key not in ("parts", "grids", "published")}
+    return {**rest, "rows": [*rows, *made.values()]}
+
+
+def _pinned(grid: Tree, axes: Tree) -> Tree:
+    """A grid that names the parts that it uses, so that further ones do not make rows of it."""
+    every: Tree = {axis: list(axes[axis]) for axis in grid["over"]}
+    return {**grid, "only": every | grid.get("only", {})}
 
 
 def _rows(grid: Grid, axes: Mapping[str, Mapping[str, Part]], where: str) -> list[Tree]:
@@ -83,12 +108,7 @@ def _rows(grid: Grid, axes: Mapping[str, Mapping[str, Part]], where: str) -> lis
         row |= {} if grid.scales is None else {"scales": grid.scales}
         baseline = "-".join(grid.baseline.get(axis, name) for axis, name in zip(grid.over, names))
         row |= {"baseline": baseline} if grid.baseline and baseline != row["name"] else {}
-        row |= {"published": grid.published[row["name"]]} if row["name"] in grid.published else {}
         rows.append(row)
-    made = [row["name"] for row in rows]
-    for name in grid.published:
-        if name not in made:
-            raise UnknownNameError(f"row with published figures in {where}:", name, made)
     return rows
 
 

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,9 @@ from hardmine.store.files import sha256_file
 from hardmine.train.recipe import Recipe, load_recipe
 
 UNTRAINED = "-"  # the training store of a contender
+_WEIGHTS, _FOLDER = "network.weights", "{weights}/"
+
+sha256_once = cache(sha256_file)  # a set's runs share large weights files
 
 
 @dataclass(frozen=True, order=True)
@@ -105,10 +108,13 @@ class Plan:
         }
 
     def recipe(self, job: Job) -> Recipe:
-        """The recipe of a run, with the set's, the scale's and the row's overrides, its store and its seed."""
+        """The recipe of a run, with the set's, the scale's and the row's overrides, its store and its seed. {weights}
+        in network.weights is the folder DATA/weights. Raises MissingError where the weights are not there."""
         assert job.row.recipe is not None  # contenders are not trained
         place = self.place(job.train)
         overrides = {**self.settings.set, **job.row.overrides(self.scale), "train.seed": job.seed}
+        if isinstance(start := overrides.get(_WEIGHTS), str) and start.startswith(_FOLDER):
+            overrides[_WEIGHTS] = str(self._weights_file(start.removeprefix(_FOLDER), job.row))
         overrides |= {"data.store": str(self.path(job.train))} | ({"data.split": place.split} if place.split else {})
         return load_recipe(job.row.recipe, [override_text(key, value) for key, value in overrides.items()])
 
@@ -119,9 +125,10 @@ class Plan:
 
     def weights(self, row: Row) -> Path | None:
         """A contender's weights file. Raises MissingError."""
-        if row.weights is None:
-            return None
-        file = self.folder / "weights" / row.weights
+        return None if row.weights is None else self._weights_file(row.weights, row)
+
+    def _weights_file(self, name: str, row: Row) -> Path:
+        file = self.folder / "weights" / name
         if not file.is_file():
             raise MissingError(f"row {row.name!r} needs the published weights {file}: put the file there")
         return file
@@ -131,11 +138,15 @@ class Plan:
         options; not of where the stores lie. Raises MissingError where a store or a weights file is not there."""
         if job.row.recipe is not None:
             recipe = self.recipe(job)
+            weights = recipe.network.weights
             placeless = recipe.model_copy(update={"data": recipe.data.model_copy(update={"store": job.train})})
+            if weights is not None:
+                network = recipe.network.model_copy(update={"weights": sha256_once(Path(weights))})
+                placeless = placeless.model_copy(update={"network": network})
             made_of = [placeless.digest(), open_store(self.folder, self.place(job.train).store).fingerprint]
         else:
-            weights = self.weights(job.row)
-            made_of = [str(job.row.contender), "" if weights is None else sha256_file(weights)]
+            file = self.weights(job.row)
+            made_of = [str(job.row.contender), "" if file is None else sha256_once(file)]
         place = self.place(cell.test)
         tested = open_store(self.folder, place.store)
         content = [tested.fingerprint, *(pairs.sha256 for pairs in tested.manifest.pairs)]

@@ -16,7 +16,7 @@ from hardmine.errors import InputError, MissingError, NumericalError
 from hardmine.protocols.contenders import contender
 from hardmine.protocols.evaluate import evaluate, score
 from hardmine.reproduce.ledger import Figure, Ledger
-from hardmine.reproduce.plan import UNTRAINED, CellId, Job, Plan
+from hardmine.reproduce.plan import UNTRAINED, CellId, Job, Plan, sha256_once
 from hardmine.reproduce.plot import draw
 from hardmine.reproduce.set_file import ScaleName, load_set
 from hardmine.reproduce.stores import open_store
@@ -186,7 +186,9 @@ class _Call:
         """The run of a job, trained to its end, and the seconds that its steps and minings took."""
         recipe = self.plan.recipe(job)
         content = open_store(self.plan.folder, job.store).fingerprint
-        digest = hashlib.sha256(f"{recipe.digest()} {content}".encode()).hexdigest()
+        weights = recipe.network.weights
+        made_of = [recipe.digest(), content, *([] if weights is None else [sha256_once(Path(weights))])]
+        digest = hashlib.sha256(" ".join(made_of).encode()).hexdigest()
         path = self.runs / f"{Path(str(job.row.recipe)).stem}-{digest[:12]}"
         done = train(recipe, path, score, device=self.device)
         seconds = sum(Run.open(path).seconds().values())

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 
 from hardmine.errors import InputError, MissingError, UnknownNameError
 from hardmine.options import Options, check
-from hardmine.reproduce.grid import written_out
+from hardmine.reproduce.grid import based_on, written_out
 
 ScaleName = Literal["paper", "small"]
 SCALES: tuple[ScaleName, ...] = get_args(ScaleName)
@@ -149,12 +149,11 @@ def shipped_sets() -> dict[str, Path]:
 def load_set(name: str) -> ReproduceSet:
     """A set by its name, or by the path of one's own TOML file. Raises UnknownNameError, MissingError, InputError.
 
-    `parts` and `grids` in the file stand for rows (see `grid`). `base`: a shipped set, or a file beside this one, whose
-    rows come before the file's own, and whose measures and columns it has where it gives none.
+    `parts` and `grids` in the file stand for rows, and `published` names their figures (see `grid`). `base`: a shipped
+    set, or a file beside this one, whose rows come before the file's own (see `based_on`).
     """
     file = _find(name, None)
-    tree = _tree(file)
-    return check(ReproduceSet, {key: value for key, value in tree.items() if key != "parts"}, str(file))
+    return check(ReproduceSet, written_out(_tree(file), str(file)), str(file))
 
 
 def _find(name: str, beside: Path | None) -> Path:
@@ -170,21 +169,23 @@ def _find(name: str, beside: Path | None) -> Path:
 
 
 def _tree(file: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """The tree of a set's file, written out. above: the files that it is a base of."""
+    """The tree of a set's file, with what it has of its base. above: the files that it is a base of."""
     try:
         tree = tomllib.loads(file.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{file}: not a TOML file: {error}") from error
-    known = {*ReproduceSet.model_fields, "base", "parts", "grids"}
+    known = {*ReproduceSet.model_fields, "base", "parts", "grids", "published"}
     for key in tree:
         if key not in known:
             raise UnknownNameError(f"key in {file}:", key, known)
     if "base" not in tree:
-        return written_out(tree, str(file))
+        return tree
     below = _find(str(tree.pop("base")), file)
     if below.resolve() in {each.resolve() for each in (file, *above)}:
         raise InputError(f"{file}: its base {below} is based on it")
-    return written_out(tree, str(file), _tree(below, (file, *above)))
+    base = _tree(below, (file, *above))
+    written_out(base, str(below))  # what is wrong in the base is said of the base
+    return based_on(base, tree, str(file))
 
 
 def override_text(key: str, value: Any) -> str:

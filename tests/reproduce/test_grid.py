@@ -40,8 +40,8 @@ def written(tmp_path):
 
 
 def test_a_grid_stands_for_every_combination_in_order(written):
-    grid = GRID + 'baseline = { miner = "near" }\npublished = { two-far = [12.5] }\n'
-    rows = load_set(written(REST + PARTS + grid)).rows
+    grid = GRID + 'baseline = { miner = "near" }\n'
+    rows = load_set(written("published = { two-far = [12.5] }\n" + REST + PARTS + grid)).rows
     assert [row.name for row in rows] == ["one-near", "one-far", "two-near", "two-far"]
     assert [row.title for row in rows] == ["One, near", "One, far", "Two, near", "Two, far"]
     assert [row.baseline for row in rows] == [None, "one-near", None, "two-near"]
@@ -97,7 +97,12 @@ baseline = { miner = "near" }
     with pytest.raises(InputError, match="its baseline 'near-two' is no row"):
         load_set(written(own))
     found = load_set(written(own.replace('"miner", "loss"', '"loss", "miner"')))
-    assert [row.name for row in found.rows] == ["one-near", "one-far", "two-near", "two-far", "own", "two-third"]
+    assert [row.name for row in found.rows] == ["own", "one-near", "one-far", "two-near", "two-far", "two-third"]
+    assert found.rows[1].overrides("small")["miner"] == {"name": "semi-hard"}
+    replaced = own + '[parts.miner.near]\ntitle = "nearer"\nset = { miner = { name = "soft-hard" } }\n'
+    found = load_set(written(replaced.replace('"miner", "loss"', '"loss", "miner"')))
+    assert [row.title for row in found.rows][1:] == ["One, nearer", "One, far", "Two, nearer", "Two, far", "Two, third"]
+    assert found.rows[1].overrides("small") == {"loss": {"name": "triplet"}, "miner": {"name": "soft-hard"}}
     assert found.rows[-1].baseline == "two-near"
     assert found.title == "Above"
     assert found.measures.keys() == {"r1"}
@@ -123,7 +128,8 @@ def test_a_base_is_a_shipped_set_or_a_file_and_no_circle(written):
         ('over = ["loss", "miner"]', 'over = ["loss", "miner"]\nonly = { los = ["one"] }', UnknownNameError, "'loss'"),
         ("[[grids]]", '[[grids]]\nonly = { loss = ["ones"] }', UnknownNameError, "part of 'loss'.*Did you mean 'one'"),
         ("[[grids]]", '[[grids]]\nbaseline = { miner = "nere" }', UnknownNameError, "Did you mean 'near'"),
-        ("[[grids]]", "[[grids]]\npublished = { one-fa = [1.0] }", UnknownNameError, "Did you mean 'one-far'"),
+        ('title = "A grid"', 'title = "A grid"\npublished = { one-fa = [1] }', UnknownNameError, "mean 'one-far'"),
+        ("[[grids]]", GRID + "[[grids]]", InputError, "another grid has the row 'one-near'"),
         ("[[grids]]", "[[grids]]\nbasline = {}", UnknownNameError, "Did you mean 'baseline'"),
         ("[[grids]]", "[grids]", InputError, r"expected a list of tables, each under \[\[grids\]\]"),
         ("[parts.loss]", '[parts.loss]\nthree = "x"', InputError, r"parts\.loss\.three: expected a table, not 'x'"),
