@@ -40,6 +40,10 @@ REGULARISER_VARIANTS = [
     ("gor", {"second": "l2", "moment": "larger"}),
     ("gor", {"negatives": "batch"}),
     ("gor", {"negatives": "batch", "moment": "larger"}),
+    ("gor", {"negatives": "random"}),
+    ("gor", {"negatives": "random", "moment": "larger"}),
+    ("gor", {"negatives": "all", "second": "l1"}),
+    ("gor", {"negatives": "all", "moment": "larger"}),
 ]
 
 
@@ -85,6 +89,15 @@ def some_batch(
         not_negative[4] = not_negative[:, 4] = True
     every = torch.cat([labels, labels, labels.roll(2)])
     return Batch(normalize(x).to(dtype), every, n, not_negative if overlap else None)
+
+
+def some_items(sizes: tuple[int, ...] = (3, 1, 2, 4), dim: int = 6, seed: int = 0) -> Batch:
+    """Unit descriptors of single items, float64, classes of these sizes, mixed."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
+    labels = labels[torch.randperm(len(labels), generator=generator)]
+    x = 1 + torch.randn(len(labels), dim, generator=generator, dtype=torch.float64)
+    return Batch(normalize(x), labels, generator=torch.Generator().manual_seed(seed))
 
 
 def apply(loss: Loss, batch: Batch, weight: Tensor | None = None, negatives: str = "cross") -> LossOutput:

@@ -79,6 +79,30 @@ def test_every_triplet_is_valid_whatever_the_class_sizes(name, options, sizes, d
     assert all(rows.dtype == torch.int64 for rows in (*tuples.triplets, tuples.item))
 
 
+@pytest.mark.parametrize(
+    ("name", "options"), [*VALID, ("drawn", {}), ("hardest-in-batch", {}), ("hardest-in-batch", {"negatives": "all"})]
+)
+@settings(max_examples=30, deadline=None)
+@given(classes=st.lists(st.integers(0, 4), min_size=1, max_size=9), dim=st.integers(2, 5), seed=st.integers(0, 99))
+def test_every_triplet_of_pairs_is_valid_whatever_the_classes(name, options, classes, dim, seed):
+    """Classes may repeat among the pairs, and there may be one class only; a drawn negative is of another class."""
+    own, n = torch.tensor(classes), len(classes)
+    labels = torch.cat([own, own, own + 5])
+    x = normalize(torch.randn(3 * n, dim, generator=seeded(seed), dtype=torch.float64))
+    tuples = miners.get(name)(**options)(Batch(x, labels, n, generator=seeded(seed)))
+    a, p, negative = tuples.triplets
+    assert (labels[a] == labels[p]).all()
+    assert (labels[a] != labels[negative]).all()
+    assert (a != p).all()
+    assert tuples.item.tolist() == (a % n).tolist()
+    if name != "random":  # where only those without a valid triplet are skipped, and not those that were not drawn
+        assert tuples.skipped == n - len(set(tuples.item.tolist()))
+
+
+def test_these_are_all_the_miners():
+    assert {*NAMES, "drawn", "hardest-in-batch"} == set(miners.names())
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_same_seed_same_tuples_and_the_global_generator_is_left_alone(name):
     before = torch.get_rng_state()

@@ -14,11 +14,13 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+import torch
 
 from hardmine.errors import InputError, LockedError, MissingError, NumericalError, StoreError, UnknownNameError
 from hardmine.protocols.evaluate import evaluate
 from hardmine.reproduce import reproduce
 from hardmine.reproduce import run as engine
+from hardmine.reproduce.plan import sha256_once
 from hardmine.store.files import write_lock
 from hardmine.train.loop import train as real_train
 from hardmine.train.runs import load
@@ -196,6 +198,31 @@ def test_missing_weights_are_named(stores, tiny, tmp_path):
     mine = tiny('contender = "sift"', 'contender = "tfeat={weights}"\nweights = "tfeat.params"')
     with pytest.raises(MissingError, match=r"'sift' needs the published weights .*weights/tfeat\.params"):
         reproduce(mine, stores, tmp_path / "out")
+
+
+def test_trainings_start_from_weights_of_the_data_folder(stores, tiny, tmp_path):
+    """Named by file, known by content: other weights are other figures and another run, in another place the same."""
+    from hardmine.train.networks import build
+
+    data = tmp_path / "data"
+    shutil.copytree(stores, data)
+    mine = tiny('"optimizer.lr" = 0.1', '"optimizer.lr" = 0.1\n"network.weights" = "{weights}/start.pth"')
+    part = {"rows": ["hardnet"], "seeds": [0], "device": "cpu"}
+    with pytest.raises(MissingError, match=r"'hardnet' needs the published weights .*weights/start\.pth"):
+        reproduce(mine, data, tmp_path / "out", **part)
+    (data / "weights").mkdir()
+    state = build("tfeat", {"unit_norm": True}, 7).state_dict()
+    torch.save(state, data / "weights" / "start.pth")
+    first = reproduce(mine, data, tmp_path / "out", **part)
+    assert len(first.ran) == 2
+    shutil.copytree(data, tmp_path / "moved")
+    assert reproduce(mine, tmp_path / "moved", tmp_path / "out", dry_run=True, **part).planned == []
+    torch.save({name: value * 1.5 for name, value in state.items()}, tmp_path / "other.pth")
+    shutil.copy(tmp_path / "other.pth", data / "weights" / "start.pth")
+    sha256_once.cache_clear()  # it is one process here
+    second = reproduce(mine, data, tmp_path / "out", **part)
+    assert len(second.ran) == 2
+    assert {f.run for f in first.table.figures.values()}.isdisjoint(f.run for f in second.table.figures.values())
 
 
 def test_an_unfinished_training_is_continued(stores, tiny, tmp_path, monkeypatch, whole):

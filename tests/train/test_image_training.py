@@ -80,6 +80,12 @@ DYNAMIC = {
     "train__checkpoint_every": 3,
 }
 PROXIES = {"miner": None, "loss": {"name": "pml:ProxyAnchorLoss", "alpha": 16, "weight_lr": 0.1}}
+GOR = {
+    "miner": None,
+    "loss": {"name": "contrastive", "negatives": "none", "eps_pos": 0.2},
+    "regularisers": {"gor": {"negatives": "random"}, "decorrelation": {"weight": 0.1}},
+}
+CHANGES = {"semi-hard": {}, "pads": PADS, "gor": GOR, "proxies": PROXIES}
 
 
 def weights(run):
@@ -104,9 +110,9 @@ def test_descriptors_get_better(store, tmp_path):
     assert right(after) > right(before) + 0.1
 
 
-@pytest.mark.parametrize("kind", ["semi-hard", "pads", "proxies"])
+@pytest.mark.parametrize("kind", sorted(CHANGES))
 def test_a_resumed_run_ends_with_the_same_bytes(store, tmp_path, kind):
-    wanted = recipe(store, **{"pads": PADS, "proxies": PROXIES}.get(kind, {}))
+    wanted = recipe(store, **CHANGES[kind])
     train(wanted, tmp_path / "whole")
 
     class Stop(Exception):
@@ -123,6 +129,10 @@ def test_a_resumed_run_ends_with_the_same_bytes(store, tmp_path, kind):
     assert resumed.trained == 8
     assert weights(tmp_path / "parts") == weights(tmp_path / "whole")
     log = [json.loads(line) for line in (tmp_path / "whole" / "log.jsonl").read_text().splitlines()]
+    if kind == "gor":
+        moments = [line["gor/m2"] for line in log if "gor/m2" in line]
+        assert len(moments) == 6
+        assert len(set(moments)) == 6
     if kind == "pads":
         asked = [line["step"] for line in log if "policy/reward" in line]
         assert asked == [4, 7, 10]

@@ -211,7 +211,7 @@ def test_arguments_that_do_not_fit_are_refused(name, loss):
         apply(loss, batch, torch.ones(18))
     with pytest.raises(InputError, match="give it those of a miner" if loss.needs_tuples else "takes no tuples"):
         loss(batch, None if loss.needs_tuples else HardestInBatch()(batch))
-    if not loss.needs_tuples and name not in {"lifted", *ONE_ANCHOR}:
+    if not loss.needs_tuples and name not in {"contrastive", "lifted", *ONE_ANCHOR}:
         with pytest.raises(InputError, match="needs a batch of pairs"):
             loss(Batch(batch.descriptors, batch.labels))
 

@@ -15,7 +15,8 @@ from hardmine.train.regularisers.base import Penalty, regularisers
 @regularisers.register("decorrelation")
 class Decorrelation(Options):
     """weight x sqrt(sum of the squared off-diagonal elements of Z^T Z) / n, with Z (n, D) the anchors less their mean
-    (specs 3.1). weight: 1 in HardNet's script. The root is of the sum + 1e-12, so that its gradient is finite at 0."""
+    (specs 3.1); of a batch of single items, all of them. weight: 1 in HardNet's script. The root is of the sum + 1e-12,
+    so that its gradient is finite at 0."""
 
     needs_drawn: ClassVar[bool] = False
     needs_unit_norm: ClassVar[bool] = False
@@ -24,7 +25,7 @@ class Decorrelation(Options):
     def __call__(self, batch: Batch) -> Penalty:
         """See `Regulariser`. The figure is the penalty before its weight."""
         with torch.autocast(batch.descriptors.device.type, enabled=False):
-            anchors = full_precision(batch.parts()[0])
+            anchors = full_precision(batch.descriptors[: batch.items])
             n = max(len(anchors), 1)
             centred = anchors - anchors.sum(0) / n
             product = centred.T @ centred
