@@ -27,31 +27,18 @@ def analyse_distribution(run: str | Path, out: str | Path) -> dict[str, Any]:
     Raises InputError where the run has no policy or no checkpoint yet, MissingError, StoreError, DiskError.
     """
     opened, out = Run.open(run), Path(out)
-    if out.exists() and not out.is_dir():
-        raise InputError(f"{out} is a file; --out is a folder")
-    recipe, newest = opened.recipe, checkpoint.last(opened.path / "checkpoints")
-    if recipe.policy is None or recipe.miner is None:
-        raise InputError(f"{run} has no [policy]: nothing adapted a distribution in it")
-    if newest is None:
-        raise InputError(f"{run} has no checkpoint yet: train it further")
-    miner = check(PadsMiner, recipe.miner.options, f"miner {recipe.miner.name!r}")
-    pads = Pads(recipe.policy, miner.distribution, total_steps=recipe.train.total_steps, seed=recipe.train.seed)
-    pads.load_state_dict(newest.tensors("policy"))
-    with disk_errors(out):
-        out.mkdir(parents=True, exist_ok=True)
-    names = ("distribution.png", "history.npz", "policy.safetensors", "distribution.safetensors")
-    picture, history, policy, distribution = (out / name for name in names)
+    pads, step = _policy_of(opened)
+    policy, distribution = save_policy_of(run, out)
+    picture, history = out / "distribution.png", out / "history.npz"
     draw_history(picture, pads.history)
     pads.history.save(history)
-    pads.save_policy(str(policy))
-    save_distribution(distribution, pads.distribution)
     with SummaryWriter(str(opened.path / "tensorboard")) as board:
-        board.add_figure("policy/distribution", history_figure(pads.history), newest.step)
+        board.add_figure("policy/distribution", history_figure(pads.history), step)
     seconds = opened.seconds()
     middle = (pads.history.edges[1:] + pads.history.edges[:-1]) / 2
     return {
         "run": str(run),
-        "step": newest.step,
+        "step": step,
         "calls": pads.calls,
         "rewards": {str(r): int((pads.history.reward[1:] == r).sum()) for r in (-1, 0, 1)},
         "mean distance at the start": float((pads.history.p[0] * middle).sum()),
@@ -59,3 +46,31 @@ def analyse_distribution(run: str | Path, out: str | Path) -> dict[str, Any]:
         "share of the time": seconds.get("policy", 0.0) / max(sum(seconds.values()), 1e-9),
         "written": [str(path) for path in (picture, history, policy, distribution)],
     }
+
+
+def save_policy_of(run: str | Path, out: str | Path) -> tuple[Path, Path]:
+    """Write `policy.safetensors` and `distribution.safetensors`, of the newest checkpoint of a run, into the folder
+    `out`; their paths. Raises as `analyse_distribution`."""
+    opened, out = Run.open(run), Path(out)
+    if out.exists() and not out.is_dir():
+        raise InputError(f"{out} is a file; --out is a folder")
+    pads, _ = _policy_of(opened)
+    with disk_errors(out):
+        out.mkdir(parents=True, exist_ok=True)
+    policy, distribution = out / "policy.safetensors", out / "distribution.safetensors"
+    pads.save_policy(str(policy))
+    save_distribution(distribution, pads.distribution)
+    return policy, distribution
+
+
+def _policy_of(run: Run) -> tuple[Pads, int]:
+    """The policy of the newest checkpoint, and the checkpoint's step."""
+    recipe, newest = run.recipe, checkpoint.last(run.path / "checkpoints")
+    if recipe.policy is None or recipe.miner is None:
+        raise InputError(f"{run.path} has no [policy]: nothing adapted a distribution in it")
+    if newest is None:
+        raise InputError(f"{run.path} has no checkpoint yet: train it further")
+    miner = check(PadsMiner, recipe.miner.options, f"miner {recipe.miner.name!r}")
+    pads = Pads(recipe.policy, miner.distribution, total_steps=recipe.train.total_steps, seed=recipe.train.seed)
+    pads.load_state_dict(newest.tensors("policy"))
+    return pads, newest.step

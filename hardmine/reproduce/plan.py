@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -107,16 +107,33 @@ class Plan:
             for name, value in self._options(measure).items()
         }
 
-    def recipe(self, job: Job) -> Recipe:
+    def recipe(self, job: Job, files: Mapping[str, str] | None = None) -> Recipe:
         """The recipe of a run, with the set's, the scale's and the row's overrides, its store and its seed. {weights}
-        in network.weights is the folder DATA/weights. Raises MissingError where the weights are not there."""
+        in network.weights is the folder DATA/weights. files: what the row takes of the run of its `source`, kind to
+        path. Raises MissingError where the weights are not there."""
         assert job.row.recipe is not None  # contenders are not trained
-        place = self.place(job.train)
+        place, taken = self.place(job.train), job.row.from_run
         overrides = {**self.settings.set, **job.row.overrides(self.scale), "train.seed": job.seed}
         if isinstance(start := overrides.get(_WEIGHTS), str) and start.startswith(_FOLDER):
             overrides[_WEIGHTS] = str(self._weights_file(start.removeprefix(_FOLDER), job.row))
+        if taken is not None:
+            overrides["train.seed"] = job.seed + taken.shift_seed
+            overrides |= {option: (files or {})[kind] for option, kind in taken.bind.items()}
         overrides |= {"data.store": str(self.path(job.train))} | ({"data.split": place.split} if place.split else {})
         return load_recipe(job.row.recipe, [override_text(key, value) for key, value in overrides.items()])
+
+    def source(self, job: Job) -> Job | None:
+        """The training that this one takes files of. Raises InputError where it has no policy."""
+        taken = job.row.from_run
+        if taken is None:
+            return None
+        row = next(row for row in self.set.rows if row.name == taken.row)
+        train = taken.train or row.train or job.train
+        found = Job(row, train, job.seed, (), self.place(train).store)
+        nested = {"policy": "-", "distribution": "-"}  # only to look at the rest
+        if self.recipe(found, nested).policy is None:
+            raise InputError(f"row {job.row.name!r} takes files of row {row.name!r}, which trains no [policy]")
+        return found
 
     def contender(self, row: Row) -> str:
         """A contender as `evaluate --compare` takes it. Raises MissingError where its weights are not there."""
@@ -137,13 +154,7 @@ class Plan:
         """Hex SHA-256 of everything that fixes a figure: recipe or contender, seed, content of the stores, protocol and
         options; not of where the stores lie. Raises MissingError where a store or a weights file is not there."""
         if job.row.recipe is not None:
-            recipe = self.recipe(job)
-            weights = recipe.network.weights
-            placeless = recipe.model_copy(update={"data": recipe.data.model_copy(update={"store": job.train})})
-            if weights is not None:
-                network = recipe.network.model_copy(update={"weights": sha256_once(Path(weights))})
-                placeless = placeless.model_copy(update={"network": network})
-            made_of = [placeless.digest(), open_store(self.folder, self.place(job.train).store).fingerprint]
+            made_of = self._identity(job)
         else:
             file = self.weights(job.row)
             made_of = [str(job.row.contender), "" if file is None else sha256_once(file)]
@@ -152,6 +163,19 @@ class Plan:
         content = [tested.fingerprint, *(pairs.sha256 for pairs in tested.manifest.pairs)]
         how = [self.set.measures[cell.measure].protocol, self._options(cell.measure), place.split]
         return hashlib.sha256(json.dumps([made_of, content, how], sort_keys=True).encode()).hexdigest()
+
+    def _identity(self, job: Job) -> list[str]:
+        """What fixes a training, wherever stores, weights and runs lie: digest of the recipe, content of the store."""
+        source, files = self.source(job), dict[str, str]()
+        if source is not None:
+            of = hashlib.sha256(json.dumps(self._identity(source)).encode()).hexdigest()
+            files = {kind: f"{kind} of {of}" for kind in ("policy", "distribution")}
+        recipe = self.recipe(job, files)
+        placeless = recipe.model_copy(update={"data": recipe.data.model_copy(update={"store": job.train})})
+        if recipe.network.weights is not None:
+            network = recipe.network.model_copy(update={"weights": sha256_once(Path(recipe.network.weights))})
+            placeless = placeless.model_copy(update={"network": network})
+        return [placeless.digest(), open_store(self.folder, self.place(job.train).store).fingerprint]
 
     def _options(self, measure: str) -> dict[str, Any]:
         return {**self.set.measures[measure].options, **self.settings.options.get(measure, {})}

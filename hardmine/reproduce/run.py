@@ -15,6 +15,7 @@ import torch
 from hardmine.errors import InputError, MissingError, NumericalError
 from hardmine.protocols.contenders import contender
 from hardmine.protocols.evaluate import evaluate, score
+from hardmine.protocols.pads_report import save_policy_of
 from hardmine.reproduce.ledger import Figure, Ledger
 from hardmine.reproduce.plan import UNTRAINED, CellId, Job, Plan, sha256_once
 from hardmine.reproduce.plot import draw
@@ -184,7 +185,11 @@ class _Call:
 
     def _train(self, job: Job) -> tuple[Path, float]:
         """The run of a job, trained to its end, and the seconds that its steps and minings took."""
-        recipe = self.plan.recipe(job)
+        source, files = self.plan.source(job), dict[str, str]()
+        if source is not None:
+            self.say(f"  takes from {source}")
+            files = self._files(self._train(source)[0])
+        recipe = self.plan.recipe(job, files)
         content = open_store(self.plan.folder, job.store).fingerprint
         weights = recipe.network.weights
         made_of = [recipe.digest(), content, *([] if weights is None else [sha256_once(Path(weights))])]
@@ -195,6 +200,11 @@ class _Call:
         said = f"trained, {done.trained} steps" if done.trained else "trained before"
         self.say(f"  {said} ({seconds:.1f} s in all): {path}")
         return path, seconds
+
+    def _files(self, run: Path) -> dict[str, str]:
+        """The policy and the last distribution of a finished run, kind to file, beside the run."""
+        policy, distribution = save_policy_of(run, run.with_name(f"{run.name}.policy"))
+        return {"policy": str(policy), "distribution": str(distribution)}
 
     def _write(self, table: Table) -> None:
         write_csv(table, self.target / CSV)

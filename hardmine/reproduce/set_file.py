@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import tomllib
 from pathlib import Path
@@ -35,13 +36,29 @@ class Column(Options):
     measure: str = ""
 
 
+class FromRun(Options):
+    """What a training takes from a run of another row, which is trained first: of the same scale and seed, and of the
+    same training store or of the role `train`.
+
+    bind: option of the recipe to the file that it names, "policy", the policy at the end of that run with the
+    distribution it was at work on, or "distribution", the latter alone. shift_seed: added to this row's own seed, so
+    that its initial weights and batches are others than those of the run that it takes from.
+    """
+
+    row: str
+    bind: dict[str, Literal["policy", "distribution"]] = Field(min_length=1)
+    train: str | None = None
+    shift_seed: int = Field(0, ge=0)
+
+
 class Row(Options):
     """A method. Either recipe, with overrides `set` and further ones of each scale, or contender: one that needs no
     training, spelt as for `evaluate --compare`, where {weights} is the file `weights` of the folder DATA/weights.
 
-    train: a role to train on in place of the columns'. scales: those it is run at. baseline: the row that it is
-    compared with. published: the paper's figures in percent, one for each column, NaN where there is none. series, x:
-    the line it belongs to and its place on it, where the set is drawn as lines. note: printed below the table.
+    train: a role to train on in place of the columns'. from_run: files of another row's run that it needs. scales:
+    those it is run at. baseline: the row that it is compared with. published: the paper's figures in percent, one for
+    each column, NaN where there is none. series, x: the line it belongs to and its place on it, where the set is drawn
+    as lines. note: printed below the table.
     """
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9.+*-]*$")
@@ -53,6 +70,7 @@ class Row(Options):
     paper: dict[str, Any] = Field(default_factory=dict)
     small: dict[str, Any] = Field(default_factory=dict)
     train: str | None = None
+    from_run: FromRun | None = None
     scales: tuple[ScaleName, ...] = SCALES
     baseline: str | None = None
     published: tuple[float, ...] = ()
@@ -64,8 +82,10 @@ class Row(Options):
     def _trained_or_not(self) -> Row:
         if (self.recipe is None) == (self.contender is None):
             raise ValueError(f"row {self.name!r}: give either a recipe or a contender")
-        if self.contender is not None and (self.set or self.paper or self.small or self.train):
-            raise ValueError(f"row {self.name!r}: a contender is not trained: leave out set, paper, small and train")
+        if self.contender is not None and (self.set or self.paper or self.small or self.train or self.from_run):
+            raise ValueError(
+                f"row {self.name!r}: a contender is not trained: leave out set, paper, small, train and from_run"
+            )
         if (self.weights is None) != ("{weights}" not in (self.contender or "")):
             raise ValueError(f"row {self.name!r}: weights and {{weights}} in the contender go together")
         if (self.series is None) != (self.x is None):
@@ -123,14 +143,24 @@ class ReproduceSet(Options):
                 raise ValueError(f"row {row.name!r}: {len(row.published)} published figures for {len(self.columns)}")
             if (row.x is not None) != (self.x_title is not None):
                 raise ValueError(f"row {row.name!r}: a set with an x_title gives every row an x, and only such a set")
+            if row.from_run is not None:
+                self._source_fits(row, row.from_run.row)
         for name, scale in self.scales.items():
-            trained = {row.train for row in self.rows if row.train and name in row.scales}
+            rows = [row for row in self.rows if name in row.scales]
+            trained = {role for row in rows for role in (row.train, row.from_run and row.from_run.train) if role}
             roles = {role for column in self.columns for role in (column.train, column.test)} | trained
             if missing := sorted(roles - set(scale.stores)):
                 raise ValueError(f"scale {name!r} binds no store to the role {missing[0]!r}")
             if unknown := sorted(set(scale.options) - set(self.measures)):
                 raise ValueError(f"scale {name!r} gives options of {unknown[0]!r}, which is no measure")
         return self
+
+    def _source_fits(self, row: Row, name: str) -> None:
+        before = {each.name: each for each in itertools.takewhile(lambda each: each is not row, self.rows)}
+        if name not in before:
+            raise ValueError(f"row {row.name!r}: from_run names {name!r}, which is no row before it")
+        if before[name].recipe is None or not set(row.scales) <= set(before[name].scales):
+            raise ValueError(f"row {row.name!r}: from_run names {name!r}, which is not trained at all of its scales")
 
     def measure_of(self, column: Column) -> str:
         """The name of a column's measure."""
