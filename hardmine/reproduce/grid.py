@@ -42,16 +42,18 @@ class Grid(Options):
 
 
 def based_on(base: Tree, tree: Tree, where: str) -> Tree:
-    """The tree of a set's file with what it has of its base: rows and grids before its own, each part that it does not
-    define itself, measures, columns and x_title where it gives none. A part that it defines stands in the base's grids
-    too, where the base has one of this name; a further one does not. base: one that can be `written_out`. Raises
-    InputError."""
+    """The tree of a set's file with what it has of its base: rows and grids, before its own; each part and each scale
+    that it does not define itself; measures, columns and x_title where it gives none. Not what is `published`.
+
+    A part that it defines stands in the base's grids too, where the base has one of this name; a further one does not.
+    base: one that can be `written_out`. Raises InputError."""
     axes: Tree = {axis: dict(parts) for axis, parts in base.get("parts", {}).items()}
     grids = [_pinned(grid, axes) for grid in base.get("grids", [])]
     for axis, parts in _table(tree.get("parts", {}), f"{where}: parts").items():
         axes.setdefault(axis, {}).update(_table(parts, f"{where}: parts.{axis}"))
     inherited: Tree = {key: base[key] for key in ("measures", "columns", "x_title") if key in base}
-    found: Tree = {**inherited, **tree, "parts": axes}
+    scales: Tree = {**base.get("scales", {}), **_table(tree.get("scales", {}), f"{where}: scales")}
+    found: Tree = {**inherited, **tree, "parts": axes, "scales": scales}
     found["rows"] = [*base.get("rows", []), *_list(tree.get("rows", []), f"{where}: rows")]
     found["grids"] = [*grids, *_list(tree.get("grids", []), f"{where}: grids")]
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,12 +12,15 @@ from torch import Tensor
 from hardmine.errors import InputError
 from hardmine.metrics.clustering import k_means, nmi
 from hardmine.metrics.recall import recall_at
+from hardmine.mining.exclusions import read_exclusions
 from hardmine.mining.miners import Miner
 from hardmine.mining.miners.pads import PadsMiner
 from hardmine.mining.pads.controller import Pads
+from hardmine.mining.pads.held_out import HeldOut
 from hardmine.mining.pads.metrics import class_spread
 from hardmine.mining.pads.state import Metrics
 from hardmine.mining.samplers import Sampler
+from hardmine.mining.samplers.class_balanced import ClassBalanced
 from hardmine.mining.samplers.pads_classes import PadsClasses
 from hardmine.store.patches import PatchStore
 from hardmine.store.search import nearest
@@ -28,11 +32,30 @@ Describe = Callable[[np.ndarray], np.ndarray]  # int64 (n,) rows -> float32 (n, 
 class Feedback:
     """The policy of a run, the miner that draws by it, and the held-out items that reward it.
 
-    Where the sampler chooses classes by the distribution it is told of each change as well.
+    Where the sampler chooses classes by the distribution it is told of each change as well. redraw: the items to draw
+    from, steps between two draws, and seed, where the held-out items are drawn anew.
     """
 
-    def __init__(self, policy: Pads, miner: PadsMiner, rows: np.ndarray, labels: np.ndarray, sampler: Sampler):
+    def __init__(
+        self,
+        policy: Pads,
+        miner: PadsMiner,
+        rows: np.ndarray,
+        labels: np.ndarray,
+        sampler: Sampler,
+        redraw: tuple[HeldOut, int, int] | None = None,
+    ):
         self.policy, self.miner, self.rows, self.labels, self.sampler = policy, miner, rows, labels, sampler
+        self.redraw = redraw
+
+    def hold_out(self, step: int, stop: int) -> int:
+        """Hold out what is held out from `step` steps on, and train on the rest; the step, `stop` at most, before which
+        it must be called again."""
+        if self.redraw is None:
+            return stop
+        items, every, seed = self.redraw
+        self.sampler.entries, self.rows, self.labels = items.draw(seed, step // every)
+        return min(stop, (step // every + 1) * every)
 
     def due(self, step: int) -> bool:
         """Whether the policy is asked after `step` optimiser steps."""
@@ -100,4 +123,26 @@ def build_feedback(recipe: Recipe, store: PatchStore, miner: Miner | None, sampl
         )
     rows = store.rows(split)
     policy = Pads(wanted, miner.distribution, total_steps=recipe.train.total_steps, seed=recipe.train.seed)
-    return Feedback(policy, miner, rows, store.label[rows], sampler)
+    redraw = None if wanted.redraw_every is None else _redraw(recipe, wanted, wanted.redraw_every, store, rows, sampler)
+    return Feedback(policy, miner, rows, store.label[rows], sampler, redraw)
+
+
+def _redraw(
+    recipe: Recipe, wanted: Policy, every: int, store: PatchStore, rows: np.ndarray, sampler: Sampler
+) -> tuple[HeldOut, int, int]:
+    """What `Feedback` takes. Raises InputError where entries are not free to change, or items that would be trained on
+    are measured on as well."""
+    if type(sampler) is not ClassBalanced or recipe.views is not None:
+        raise InputError(
+            'policy.redraw_every changes which items are trained on: it goes with the sampler "class-balanced" without '
+            f"views, and not with {recipe.sampler.name!r} or rounds mined of one split"
+        )
+    for each in [recipe.validation, *recipe.evaluation]:
+        if each is not None and each.split == wanted.split and Path(each.store).samefile(recipe.data.store):
+            raise InputError(
+                f"policy.redraw_every trains on items of the split {wanted.split!r}, which is measured on as well: "
+                "validate and evaluate on another one"
+            )
+    if recipe.data.exclude is not None:
+        rows = np.setdiff1d(rows, read_exclusions(recipe.data.exclude, store).rows)
+    return HeldOut.of(sampler.entries, rows, store.label[rows]), every, recipe.train.seed

@@ -153,7 +153,10 @@ class _Training:
         if self.step == 0:
             self._keep()
         while self.step < steps:
-            self.sampler.between(self.step, min(steps, self._prepare()))
+            stop = min(steps, self._prepare())
+            if self.policy is not None:
+                stop = self.policy.hold_out(self.step, stop)
+            self.sampler.between(self.step, stop)
             began = time.perf_counter()
             for pixels, plan in batches:
                 factor = self.recipe.schedule.factor(self.step, steps)

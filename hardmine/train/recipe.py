@@ -200,9 +200,12 @@ class Validation(Evaluation):
 
 class Policy(PolicyOptions):
     """PADS' policy, for the `pads` miner. split: of `data.store`, the held-out items of the training classes whose
-    recall and NMI are its reward (specs 1.6: `ingest --split by-item:0.85` makes them)."""
+    recall and NMI are its reward (specs 1.6: `ingest --split by-item:0.85` makes them). redraw_every: steps after which
+    as many items of each class are drawn anew from both splits, to be held out, and the rest is trained on (null: the
+    splits stay as they are). The first reward after a draw compares two sets of items."""
 
     split: str = "val"
+    redraw_every: int | None = Field(None, ge=1)
 
 
 class Recipe(Options):
@@ -239,6 +242,8 @@ class Recipe(Options):
         kept weights, or a warning where it failed at a stale round."""
         free = {"data": {"loader_workers"}, "train": {"checkpoint_every", "keep_every", "log_every"}}
         plain = self.model_dump(mode="json", exclude=free)
+        if plain["policy"] is not None and plain["policy"]["redraw_every"] is None:
+            del plain["policy"]["redraw_every"]  # without it a run is the one that it was before there was the option
         plain["mining"]["on_stale"] = "mine" if self.mining.on_stale == "mine" else "go on"
         return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 

@@ -117,6 +117,10 @@ def test_a_base_is_a_shipped_set_or_a_file_and_no_circle(written):
         load_set(written('base = "none.toml"\n' + own))
     with pytest.raises(InputError, match="is based on it"):
         load_set(written('base = "mine.toml"\n' + own))
+    bare = {"title": "Bare", "source": "the tests", "base": "pads-table1"}
+    found = load_set(written("\n".join(f'{key} = "{value}"' for key, value in bare.items())))
+    assert found.scales == load_set("pads-table1").scales
+    assert not any(row.published for row in found.rows)
     found = load_set(written('base = "embeddings-grocery"\n' + REST))
     assert found.rows == load_set("embeddings-grocery").rows
 

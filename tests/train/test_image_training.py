@@ -17,9 +17,11 @@ from hardmine.protocols.evaluate import score
 from hardmine.protocols.pads_report import analyse_distribution
 from hardmine.store.patches import PatchStore
 from hardmine.train.checkpoint import last
+from hardmine.train.feedback import Feedback
 from hardmine.train.loop import train
 from hardmine.train.recipe import Recipe
 from hardmine.train.runs import Run, load
+from hardmine.train.step import Step
 
 CLASSES, EACH = 12, 8
 
@@ -85,7 +87,11 @@ GOR = {
     "loss": {"name": "contrastive", "negatives": "none", "eps_pos": 0.2},
     "regularisers": {"gor": {"negatives": "random"}, "decorrelation": {"weight": 0.1}},
 }
-CHANGES = {"semi-hard": {}, "pads": PADS, "gor": GOR, "proxies": PROXIES}
+REDRAW = {
+    "miner": {"name": "pads"},
+    "policy": {"every": 3, "split": "val", "history": 4, "averages": (2,), "redraw_every": 5},
+}
+CHANGES = {"semi-hard": {}, "pads": PADS, "gor": GOR, "redraw": REDRAW, "proxies": PROXIES}
 
 
 def weights(run):
@@ -209,9 +215,49 @@ def test_no_batch_holds_a_held_out_item(store, tmp_path):
     assert not held_out & {row for step in range(200) for row in sampler.plan(step).rows.tolist()}
 
 
+def test_held_out_items_are_drawn_anew_and_never_trained_on(store, tmp_path, monkeypatch):
+    trained, rewarded = [], []
+    real_step, real_ask = Step.__call__, Feedback.ask
+
+    def step(self, pixels, plan, factor):
+        trained.append((plan.step, set(plan.rows.tolist())))
+        return real_step(self, pixels, plan, factor)
+
+    def ask(self, step, describe):
+        rewarded.append((step, self.rows.copy(), self.labels.copy()))
+        return real_ask(self, step, describe)
+
+    monkeypatch.setattr(Step, "__call__", step)
+    monkeypatch.setattr(Feedback, "ask", ask)
+    train(recipe(store, **REDRAW), tmp_path / "run")
+    opened = PatchStore.open(store)
+    assert [step for step, _, _ in rewarded] == [4, 7, 10]
+    held = {step: set(rows.tolist()) for step, rows, _ in rewarded}
+    assert held[4] == set(opened.rows("val").tolist())
+    assert held[7] == held[10] != held[4]  # drawn after 5 steps, and after 10
+    for step, rows, labels in rewarded:
+        assert (opened.label[rows] == labels).all()
+        assert (np.bincount(labels) == 2).all()
+        for before, batch in trained:
+            assert before // 5 != (step - 1) // 5 or not batch & held[step]
+    later = set().union(*(batch for before, batch in trained if 5 <= before < 10))
+    assert later & held[4]  # what was held out is trained on
+
+
+def test_a_redraw_changes_nothing_before_its_first_step(store, tmp_path):
+    never = {**REDRAW, "policy": {**REDRAW["policy"], "redraw_every": 50}}
+    without = {**REDRAW, "policy": {k: v for k, v in REDRAW["policy"].items() if k != "redraw_every"}}
+    for name, changes in (("never", never), ("without", without), ("often", REDRAW)):
+        train(recipe(store, **changes), tmp_path / name)
+    assert weights(tmp_path / "never") == weights(tmp_path / "without") != weights(tmp_path / "often")
+    assert recipe(store, **never).digest() != recipe(store, **without).digest()
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({**PADS, "policy": {**PADS["policy"], "redraw_every": 3}}, "not with 'pads-classes'"),
+        ({**REDRAW, "validation": {"store": "STORE", "split": "val", "metric": None}}, "is measured on as well"),
         ({"views": {"per_class": 4}}, "rotated views are made of grey patches only"),
         ({"train__pairs": 4}, "gives single items"),
         ({"train__augment": "fliprot"}, "leave train.pairs and train.augment out"),
@@ -228,6 +274,8 @@ def test_no_batch_holds_a_held_out_item(store, tmp_path):
     ],
 )
 def test_what_does_not_fit_is_said(store, tmp_path, changes, message):
+    if "validation" in changes:
+        changes = {**changes, "validation": {**changes["validation"], "store": str(store)}}
     with pytest.raises(InputError, match=message):
         train(recipe(store, **changes), tmp_path / "run", score)
 
