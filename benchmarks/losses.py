@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from measure import Row, fastest, show
@@ -12,7 +13,8 @@ from torch import Tensor
 from hardmine.mining.batch import Batch
 from hardmine.mining.miners import Miner
 from hardmine.mining.miners.hardest_in_batch import HardestInBatch
-from hardmine.train.losses import Loss
+from hardmine.mining.staged import Elapsed
+from hardmine.train.losses import Loss, losses
 from hardmine.train.losses.lifted import Lifted
 from hardmine.train.losses.n_pair import NPair
 from hardmine.train.losses.triplet_margin import TripletMargin
@@ -38,9 +40,56 @@ def loss_rows(work: Path) -> list[Row]:
             BatchHardMiner(),
         ),
         _row("N-pair loss", 1024, 0.9, NPair(), NPairsLoss()),
+        *_dsdml_rows(),
         # theirs holds every positive pair against every negative pair: at 1024 pairs that is 34 GB
         _row("lifted structure loss", 64, 5, Lifted(), lifted),
     ]
+
+
+def _dsdml_rows() -> list[Row]:
+    """DSDML's four losses, as published before it and with its selection and dynamic terms, each against the nearest
+    that pytorch-metric-learning has (which has neither): on a batch of the paper, and on a large one."""
+    from pytorch_metric_learning.distances import CosineSimilarity
+    from pytorch_metric_learning.losses import (
+        ContrastiveLoss,
+        GeneralizedLiftedStructureLoss,
+        MultiSimilarityLoss,
+        TripletMarginLoss,
+    )
+
+    cosine = CosineSimilarity()
+    peers: dict[str, Theirs] = {
+        "multi-similarity": MultiSimilarityLoss(alpha=2, beta=50, base=0.5),
+        "lifted-log": GeneralizedLiftedStructureLoss(neg_margin=1, pos_margin=0),
+        "binomial-deviance": ContrastiveLoss(pos_margin=1, neg_margin=0, distance=cosine),
+        "similarity-triplet": TripletMarginLoss(margin=0.5, distance=cosine),
+    }
+    return [
+        _item_row(name, peer, items, dim, starred)
+        for items, dim in ((125, 512), (1000, 128))
+        for name, peer in peers.items()
+        for starred in (False, True)
+    ]
+
+
+def _item_row(name: str, theirs: Theirs, items: int, dim: int, starred: bool) -> Row:
+    """Forward and backward of both on unit descriptors, five of each class."""
+    x = torch.nn.functional.normalize(torch.randn(items, dim), dim=1)
+    labels = torch.arange(items // 5).repeat_interleave(5)
+    kind: Any = losses.get(name)
+    ours = kind(select=starred, dynamic=starred)
+    ours.advance(Elapsed(5, 10))
+
+    def step() -> None:
+        ours(Batch(x.clone().requires_grad_(), labels)).value.backward()
+
+    def their_step() -> None:
+        theirs(x.clone().requires_grad_(), labels).backward()
+
+    slow = items == 1000 and name == "similarity-triplet"  # theirs lists two million triplets
+    a, b = fastest(step, their_step, runs=1 if slow else 7)
+    how = f"{1e3 * a:.1f} ms; pytorch-metric-learning's {type(theirs).__name__} {1e3 * b:.1f} ms"
+    return (f"{name}{'*' * starred}, forward and backward, {items} items x {dim}", how, b / a, 1.0)
 
 
 def _row(

@@ -5,6 +5,7 @@ Yi et al., "Deep metric learning for person re-identification", ICPR 2014; DSDML
 
 from __future__ import annotations
 
+import torch
 from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import softplus
@@ -26,12 +27,14 @@ class BinomialDeviance(DynamicSampling):
 
     def loss(self, pairs: Pairs, omega: float) -> Tensor:
         """See `DynamicSampling.loss`."""
-        s = pairs.similarity
-        positive, negative = pairs.positive.to(s.dtype), pairs.negative.to(s.dtype)
-        exponent = (self.beta - (self.alpha + self.beta) * positive) * (s - self.lam)
+        p, s = pairs.p, pairs.similarity
+        near, far = self.lam - p, s - self.lam
         if omega:
-            scale = omega * (self.beta + (self.alpha - self.beta) * positive)
-            exponent = exponent + scale * (s - (self.tau_n + (self.tau_p - self.tau_n) * positive)).square()
-        share = positive / positive.sum(1, keepdim=True).clamp(min=1)  # of each pair in its anchor's two means
-        share = share + negative / negative.sum(1, keepdim=True).clamp(min=1)
-        return (softplus(exponent, threshold=40) * share).sum(1)  # beyond it e^-x is no part of the number
+            near, far = near + self.near(p, omega), far + self.far(s, omega)
+        return _mean(self.alpha * near, pairs.positive) + _mean(self.beta * far, pairs.negative)
+
+
+def _mean(exponent: Tensor, mask: Tensor) -> Tensor:
+    """mean_j log(1 + e^x_ij) over the j of the mask, (m,) of (m, k); 0 where there is none."""
+    terms = softplus(exponent.masked_fill(~mask, -torch.inf), threshold=40)  # beyond it e^-x is no part of the number
+    return terms.sum(1) / mask.sum(1).clamp(min=1)

@@ -22,13 +22,26 @@ from hardmine.train.losses.base import LossOutput, refuse_tuples, weighted_mean
 
 @dataclass(frozen=True)
 class Pairs:
-    """What a loss sees of a batch: similarity, float (m, k), the cosine of anchor i and row j; positive, negative: bool
-    (m, k), which of them count. all_positives: int64 (m,), an anchor's positives before the selection."""
+    """What a loss sees of a batch. similarity: float (m, k), the cosine of anchor i and row j. negative: bool (m, k),
+    which of them count as negatives. p: float (m, P), the similarities of each anchor's positives, padded. positive:
+    bool (m, P), which of those count. all_positives: int64 (m,), an anchor's positives before the selection."""
 
     similarity: Tensor
-    positive: Tensor
     negative: Tensor
+    p: Tensor
+    positive: Tensor
     all_positives: Tensor
+
+    @classmethod
+    def of(cls, similarity: Tensor, positive: Tensor, negative: Tensor) -> Pairs:
+        """All pairs of two masks, bool (m, k). There are few positives: listed, they cost next to nothing."""
+        row, column = torch.nonzero(positive, as_tuple=True)  # anchor by anchor
+        size = torch.bincount(row, minlength=len(positive))
+        place = torch.arange(len(row), device=row.device) - (size.cumsum(0) - size)[row]
+        table = torch.zeros((len(positive), max(1, int(size.max()))), dtype=torch.int64, device=row.device)
+        table[row, place] = column
+        listed = torch.arange(table.shape[1], device=row.device) < size[:, None]
+        return cls(similarity, negative, similarity.gather(1, table), listed, size)
 
 
 class DynamicSampling(Options):
@@ -112,8 +125,7 @@ class DynamicSampling(Options):
         refuse_tuples(tuples)
         with torch.autocast(batch.descriptors.device.type, enabled=False):
             x, positive, negative = replace(batch, descriptors=full_precision(batch.descriptors)).rows()
-            positive = positive & ~torch.eye(len(x), dtype=torch.bool, device=x.device)
-            per_row, has_loss = self.per_row(x @ x.T, positive, negative)
+            per_row, has_loss = self.per_row(x @ x.T, positive.fill_diagonal_(False), negative)
             per_item = per_row if batch.pairs is None else per_row.view(2, batch.pairs).mean(0)
             output = weighted_mean(per_item, weight)
         figures: dict[str, float | Tensor] = {"omega": self.omega} if self.dynamic else {}
@@ -122,26 +134,42 @@ class DynamicSampling(Options):
     def per_row(self, similarity: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
         """(the loss of each anchor (m,), whether it has one, bool (m,)) from similarities (m, k) and the masks of all
         its positives and negatives, bool (m, k)."""
-        chosen = self.narrow(Pairs(similarity, positive, negative, positive.sum(1)))
+        if not similarity.numel():
+            return similarity.sum(1), positive.any(1)
+        chosen = self.narrow(Pairs.of(similarity, positive, negative))
         has_loss = chosen.positive.any(1) & chosen.negative.any(1)
         return torch.where(has_loss, self.loss(chosen, self.omega), 0), has_loss
 
     def narrow(self, pairs: Pairs) -> Pairs:
-        """The pairs that count, of all there are."""
+        """The pairs that count, of all there are. What is NaN counts, so that the loss shows it."""
         if not self.select:
             return pairs
-        s = pairs.similarity.detach()
-        positive = pairs.positive & (s < self.tau_p)
-        least = s.masked_fill(~positive, torch.inf).amin(1, keepdim=True) if s.shape[1] else s
-        negative = pairs.negative & (s > self.tau_n) & (s + self.tau_b > least)
-        return replace(pairs, positive=positive, negative=negative)
+        positive = pairs.positive & ~(pairs.p.detach() >= self.tau_p)
+        least = pairs.p.detach().masked_fill(~positive, torch.inf).amin(1, keepdim=True)
+        floor = (least - self.tau_b).clamp(min=self.tau_n)
+        return replace(pairs, positive=positive, negative=pairs.negative & ~(pairs.similarity.detach() <= floor))
+
+    def near(self, p: Tensor, omega: float) -> Tensor:
+        """omega (tau_p - p)^2."""
+        return omega * (self.tau_p - p).square()
+
+    def far(self, s: Tensor, omega: float) -> Tensor:
+        """omega (s - tau_n)^2."""
+        return omega * (s - self.tau_n).square()
 
     def loss(self, pairs: Pairs, omega: float) -> Tensor:
         """loss_i of each anchor, (m,), finite with a finite gradient also where it has no positive or no negative."""
         raise NotImplementedError(f"{type(self).__name__} does not say what an anchor's loss is")
 
 
-def masked_logsumexp(x: Tensor, mask: Tensor) -> Tensor:
-    """log sum_j e^x_ij over the j of the mask, (m,) of (m, k); very low, and not -inf, where there is none, so that
-    gradients stay finite."""
-    return x.masked_fill(~mask, torch.finfo(x.dtype).min / 2).logsumexp(1)
+def log_sum(exponent: Tensor, mask: Tensor, more: float = 0.0) -> Tensor:
+    """log(more + sum_j e^x_ij) over the j of the mask, (m,) of (m, k); very low, and not -inf, where that is log 0, so
+    that gradients stay finite. One exponential of each number, forward and backward together."""
+    masked = exponent.masked_fill(~mask, -torch.inf)
+    lowest = 0.0 if more else torch.finfo(exponent.dtype).min / 2
+    top = masked.detach().amax(1, keepdim=True).clamp(min=lowest)
+    total = (masked - top).exp().sum(1)
+    top = top.squeeze(1)
+    if more:
+        total = total + more * (-top).exp()
+    return top + total.clamp(min=torch.finfo(exponent.dtype).tiny).log()

@@ -9,7 +9,7 @@ from pydantic import Field
 from torch import Tensor
 
 from hardmine.train.losses.base import losses
-from hardmine.train.losses.dynamic_sampling import DynamicSampling, Pairs, masked_logsumexp
+from hardmine.train.losses.dynamic_sampling import DynamicSampling, Pairs, log_sum
 
 
 @losses.register("lifted-log")
@@ -22,8 +22,7 @@ class LiftedLog(DynamicSampling):
 
     def loss(self, pairs: Pairs, omega: float) -> Tensor:
         """See `DynamicSampling.loss`."""
-        s = pairs.similarity
-        near, far = self.lam - s, s
+        near, far = self.lam - pairs.p, pairs.similarity
         if omega:
-            near, far = near + omega * (self.tau_p - s).square(), far + omega * (s - self.tau_n).square()
-        return masked_logsumexp(near, pairs.positive) + masked_logsumexp(far, pairs.negative)
+            near, far = near + self.near(pairs.p, omega), far + self.far(far, omega)
+        return log_sum(near, pairs.positive) + log_sum(far, pairs.negative)

@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from hardmine.train.losses.base import losses
-from hardmine.train.losses.dynamic_sampling import DynamicSampling, Pairs, masked_logsumexp
+from hardmine.train.losses.dynamic_sampling import DynamicSampling, Pairs, log_sum
 
 
 @losses.register("multi-similarity")
@@ -38,24 +38,18 @@ class MultiSimilarity(DynamicSampling):
 
     def narrow(self, pairs: Pairs) -> Pairs:
         """See `DynamicSampling.narrow`."""
-        if self.epsilon is None or not pairs.similarity.shape[1]:
+        if self.epsilon is None:
             return super().narrow(pairs)
-        s = pairs.similarity.detach()
-        least = s.masked_fill(~pairs.positive, torch.inf).amin(1, keepdim=True)
+        p, s = pairs.p.detach(), pairs.similarity.detach()
+        least = p.masked_fill(~pairs.positive, torch.inf).amin(1, keepdim=True)
         most = s.masked_fill(~pairs.negative, -torch.inf).amax(1, keepdim=True)
-        positive, negative = pairs.positive & (s - self.epsilon < most), pairs.negative & (s + self.epsilon > least)
-        return replace(pairs, positive=positive, negative=negative)
+        positive = pairs.positive & ~(p >= most + self.epsilon)
+        return replace(pairs, positive=positive, negative=pairs.negative & ~(s <= least - self.epsilon))
 
     def loss(self, pairs: Pairs, omega: float) -> Tensor:
         """See `DynamicSampling.loss`."""
-        s = pairs.similarity
-        near, far = -self.alpha * (s - self.lam), self.beta * (s - self.lam)
+        p, s = pairs.p, pairs.similarity
+        near, far = self.alpha * (self.lam - p), self.beta * (s - self.lam)
         if omega:
-            near, far = near + omega * (self.tau_p - s).square(), far + omega * (s - self.tau_n).square()
-        return _log1p_sum(near, pairs.positive) / self.alpha + _log1p_sum(far, pairs.negative) / self.beta
-
-
-def _log1p_sum(exponent: Tensor, mask: Tensor) -> Tensor:
-    """log(1 + sum_j e^x_ij) over the j of the mask, (m,)."""
-    found = masked_logsumexp(exponent, mask)
-    return torch.logaddexp(found, torch.zeros_like(found))
+            near, far = near + self.near(p, omega), far + self.far(s, omega)
+        return log_sum(near, pairs.positive, 1) / self.alpha + log_sum(far, pairs.negative, 1) / self.beta

@@ -29,31 +29,18 @@ class SimilarityTriplet(DynamicSampling):
 
     def loss(self, pairs: Pairs, omega: float) -> Tensor:
         """See `DynamicSampling.loss`."""
-        s = pairs.similarity
-        row, column = torch.nonzero(pairs.positive, as_tuple=True)
-        p = s[row, column]  # (T,), anchor by anchor
+        p, s = pairs.p, pairs.similarity
         near, far = self.lam - p, s
         if omega:
-            near, far = near + omega * (self.tau_p - p).square(), far + omega * (s - self.tau_n).square()
+            near, far = near + self.near(p, omega), far + self.far(s, omega)
+        lowest = (p.detach() - (self.tau_b if self.select else self.lam)).masked_fill(~pairs.positive, torch.inf)
+        lowest, order = lowest.sort(dim=1)  # what a negative must be above, ascending
+        above = torch.searchsorted(lowest, s.detach())  # how many of these each similarity is above, (m, k)
 
-        threshold = p.detach() - (self.tau_b if self.select else self.lam)
-        level, table = _levels(threshold, row, pairs.positive.sum(1))
-        passed = torch.searchsorted(table, s.detach().contiguous())  # thresholds that a similarity is above, (m, k)
         counts = pairs.negative.to(s.dtype)
-        bins = s.new_zeros(len(s), table.shape[1] + 1)
-        count, total = bins.scatter_add(1, passed, counts), bins.scatter_add(1, passed, far * counts)
-        count, total = (x.flip(1).cumsum(1).flip(1)[row, level + 1] for x in (count, total))
-        per_positive = torch.where(count > 0, near + total / count.clamp(min=1), 0)
-        return s.new_zeros(len(s)).index_add(0, row, per_positive) / pairs.all_positives.clamp(min=1)
-
-
-def _levels(threshold: Tensor, row: Tensor, size: Tensor) -> tuple[Tensor, Tensor]:
-    """(the place of each threshold among its anchor's, ascending, int64 (T,); all of them so sorted, (m, most of an
-    anchor), inf padded). threshold, row: (T,), anchor by anchor. size: int64 (m,), how many an anchor has."""
-    place = torch.arange(len(row), device=row.device) - (size.cumsum(0) - size)[row]
-    most = int(size.max()) if len(size) else 0
-    table = threshold.new_full((len(size), most), torch.inf)
-    table[row, place] = threshold
-    table, order = table.sort(dim=1)
-    level = torch.empty_like(order).scatter_(1, order, torch.arange(most, device=row.device).expand_as(order))
-    return level[row, place], table
+        bins = s.new_zeros(len(s), p.shape[1] + 1)
+        count, total = bins.scatter_add(1, above, counts), bins.scatter_add(1, above, far * counts)
+        count, total = (x.flip(1).cumsum(1).flip(1)[:, 1:] for x in (count, total))  # of the negatives above each
+        with_any = pairs.positive.gather(1, order) & (count > 0)
+        terms = torch.where(with_any, near.gather(1, order) + total / count.clamp(min=1), 0)
+        return terms.sum(1) / pairs.all_positives.clamp(min=1)
