@@ -139,7 +139,8 @@ def loader(
     size: int = 1,
 ) -> Batches:
     """Batches of `sampler`'s plans, in plan order. depth: how many may be prefetched; the plan of a step is asked for
-    that many steps ahead, so it must stay below the sampler's lag. rank, size, transform: see `PatchDataset`; picklable.
+    that many steps ahead, so it must stay below the sampler's lag. rank, size, transform: see `PatchDataset`; all
+    picklable.
 
     workers: processes. Without any a thread gathers the next batch while this one is used, if depth allows it and
     `transform` does not draw from torch's global generator. Worker processes start from a fork server, since a forked

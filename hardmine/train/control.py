@@ -41,7 +41,8 @@ class Control:
 
     def send(self, value: Any) -> None:
         """Give `value` to every other process, in the order in which they `receive`. Picklable."""
-        self._store.set(f"message/{self._messages}", pickle.dumps(value))
+        content: Any = pickle.dumps(value)  # bytes, which the store takes, whatever its stub says
+        self._store.set(f"message/{self._messages}", content)
         self._messages += 1
 
     def receive(self) -> Any:

@@ -40,8 +40,8 @@ class _Moments(torch.autograd.Function):
 
 @torch.compiler.disable
 def moments(x: Tensor, dims: tuple[int, ...], ranks: Processes) -> tuple[Tensor, Tensor]:
-    """(variance, mean) over `dims`, kept as dimensions of length 1, of the parts x that all processes have; the variance
-    divides by the number of values. With gradient."""
+    """(variance, mean) over `dims`, kept as dimensions of length 1, of the parts x that all processes have; with
+    gradient. The variance divides by the number of values."""
     return _Moments.apply(x, dims, ranks)
 
 

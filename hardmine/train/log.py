@@ -54,10 +54,11 @@ class RunLog:
         self._board.close()
 
 
-class NoLog:
+class NoLog(RunLog):
     """What the processes of a training that do not write have in place of a `RunLog`."""
 
-    lines = 0
+    def __init__(self) -> None:
+        self.lines = 0
 
     def seconds(self, **spent: float) -> None:
         """Nothing."""

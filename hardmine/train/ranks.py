@@ -196,6 +196,11 @@ def launched() -> bool:
     return all(name in os.environ for name in _VARIABLES)
 
 
+def launched_as() -> int:
+    """The number that torchrun has given this process; 0 where it did not start it."""
+    return int(os.environ["RANK"]) if launched() else 0
+
+
 def default_device(device: torch.device | str | None = None) -> torch.device:
     """Where this process computes: on `device`, by default CUDA where it is there; of CUDA without a number, the one of
     this process's number on its machine."""

@@ -4,15 +4,34 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
+
+_LATER = 0.2  # seconds that the signal may reach this process after its workers
 
 
 class Request:
     """Whether the process was asked to end."""
 
     made = False
+
+    def ending(self, batches: Iterable[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
+        """The batches. Where they break off because loader workers got the same signal, as they do when it goes to a
+        group of processes, (None, None) comes last instead of the error."""
+        source = iter(batches)
+        while True:
+            try:
+                batch = next(source, None)
+            except RuntimeError:
+                time.sleep(_LATER)
+                if not self.made:
+                    raise
+                batch = None, None
+            if batch is None:
+                return
+            yield batch
 
 
 @contextmanager
