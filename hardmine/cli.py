@@ -181,7 +181,7 @@ def train(
 ) -> None:
     """Train a recipe. The same command on an unfinished run goes on where it was, to the bit.
 
-    On several GPUs or cores: torchrun --nproc-per-node N -m hardmine train ..."""
+    On several GPUs or cores: torchrun --nproc-per-node N -m hardmine -- train RECIPE ..."""
     from hardmine.protocols.train_command import run_train, speaks
 
     with bar("steps", shown=speaks()) as progress:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from hardmine.mining.batch import full_precision
 from hardmine.train.networks.gor_net import PositionNorm
 from hardmine.train.ranks import Processes, Ranks
 
@@ -47,7 +48,7 @@ def moments(x: Tensor, dims: tuple[int, ...], ranks: Processes) -> tuple[Tensor,
 
 class GlobalBatchNorm(_BatchNorm):
     """Batch norm in one, two or three dimensions with the statistics of the whole batch, also the running ones.
-    Computed in float32."""
+    Computed in float32, or in float64 where x is that already."""
 
     ranks: Processes
 
@@ -69,15 +70,15 @@ class GlobalBatchNorm(_BatchNorm):
         if not self.training:
             return super().forward(x)
         self._check_input_dim(x)
-        wide = x.float()
+        wide = full_precision(x)
         variance, mean = moments(wide, (0, *range(2, x.dim())), self.ranks)
         self._track(variance.detach().flatten(), mean.detach().flatten(), self.ranks.size * x.numel() // x.shape[1])
         scale = torch.rsqrt(variance + self.eps)
         shape = mean.shape
         if self.weight is not None:
-            scale = scale * self.weight.float().view(shape)
+            scale = scale * self.weight.to(wide.dtype).view(shape)
         out = (wide - mean) * scale
-        return (out if self.bias is None else out + self.bias.float().view(shape)).to(x.dtype)
+        return (out if self.bias is None else out + self.bias.to(wide.dtype).view(shape)).to(x.dtype)
 
     @torch.no_grad()
     def _track(self, variance: Tensor, mean: Tensor, count: int) -> None:

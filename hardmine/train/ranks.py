@@ -102,10 +102,10 @@ class Processes(Ranks):
 
     def concatenated(self, share: Tensor) -> Tensor:
         """Tensors of one shape (n, ...) of all processes, one below the other: (size n, ...). Without gradient."""
-        out = share.new_empty((self.size * len(share), *share.shape[1:]))
+        out = share.new_empty((self.size, *share.shape))
         with self._together():
-            distributed.all_gather_into_tensor(out, share.detach().contiguous())
-        return out
+            distributed.all_gather(list(out), share.detach().contiguous())
+        return out.flatten(0, 1)
 
     def sum(self, tensor: Tensor) -> Tensor:
         """The sum of tensors of one shape over the processes. Without gradient; `tensor` is overwritten."""
