@@ -179,17 +179,15 @@ def train(
     device: Device = None,
     json: Json = False,
 ) -> None:
-    """Train a recipe. The same command on an unfinished run goes on where it was, to the bit."""
-    from hardmine.protocols.evaluate import check_evaluations, score
-    from hardmine.train.loop import train as run_training
-    from hardmine.train.recipe import load_recipe
+    """Train a recipe. The same command on an unfinished run goes on where it was, to the bit.
 
-    loaded = load_recipe(recipe, set_ or ())
-    check_evaluations(loaded)
-    folder = run or Path("runs") / f"{Path(recipe).stem}-{loaded.digest()[:8]}"
-    with bar("steps") as progress:
-        result = run_training(loaded, folder, score, must_resume=resume, device=device, progress=progress)
-    show({"run": str(result.path), "trained_steps": result.trained, **result.result}, json, f"run {folder}")
+    On several GPUs or cores: torchrun --nproc-per-node N -m hardmine -- train RECIPE ..."""
+    from hardmine.protocols.train_command import run_train, speaks
+
+    with bar("steps", shown=speaks()) as progress:
+        found = run_train(recipe, run, resume, set_ or (), device, progress)
+    if speaks():
+        show(found, json, f"run {found['run']}")
 
 
 @app.command()

@@ -59,5 +59,15 @@ class DiskError(HardmineError, OSError):
         return " ".join(str(a) for a in self.args)
 
 
+class Stopped(HardmineError):
+    """A training was asked to end (SIGTERM), and has written a checkpoint to go on from."""
+
+    exit_code = 143  # 128 + SIGTERM, as a shell reports it
+
+
+class LostProcessError(HardmineError, RuntimeError):
+    """Another process of the same training has ended without saying why."""
+
+
 class NumericalError(HardmineError, ArithmeticError):
     """Descriptors or losses that are not finite, or descriptors that have collapsed to one point."""

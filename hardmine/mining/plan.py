@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hardmine.errors import InputError
+
 
 class Plan:
     """What all plans have in common. As a sequence a plan is its rows, so that it works with
@@ -30,6 +32,15 @@ class Plan:
     def labels(self) -> np.ndarray:
         """int64 (m,)."""
         raise NotImplementedError(f"{type(self).__name__} does not say which labels it has")
+
+    def slots(self, rank: int, size: int) -> np.ndarray:
+        """Places in `rows`, int64 (m / size,), of the share of process `rank` of `size`: shares are equal and disjoint,
+        and a pair is whole, with its drawn negative. Raises InputError where they cannot be equal."""
+        items = len(self.rows) if self.pairs is None else self.pairs
+        require_equal_shares(items, size, "items" if self.pairs is None else "pairs")
+        share = items // size
+        own = np.arange(rank * share, (rank + 1) * share)
+        return (np.arange(0, len(self.rows), items)[:, None] + own).reshape(-1)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -115,6 +126,15 @@ class BatchPlan(Plan):
     def symmetries(self) -> np.ndarray:
         """uint8, `dihedral` in the order of `rows`."""
         return np.tile(self.dihedral, 2 if self.negative_row is None else 3)
+
+
+def require_equal_shares(items: int, size: int, what: str = "items") -> None:
+    """Raises InputError unless `size` processes can have equally many of the `items` of a batch."""
+    if items % size:
+        raise InputError(
+            f"a batch of {items} {what} cannot be shared evenly among {size} processes: choose a multiple of {size} "
+            f"(train.pairs, or the sampler's classes and per_class), or start another number of processes"
+        )
 
 
 def _joined(anchors: np.ndarray, positives: np.ndarray, negatives: np.ndarray | None) -> np.ndarray:

@@ -43,11 +43,21 @@ class Augment(Options):
             raise ValueError(f'scale and ratio belong to crop = "resized", not to "{self.crop}"')
         return self
 
-    def apply(self, items: Sequence[Item] | np.ndarray, frame: ImageFrame, seed: int, step: int) -> torch.Tensor:
-        """The n images of step `step`, augmented: uint8 (n, channels, side, side)."""
+    def apply(
+        self,
+        items: Sequence[Item] | np.ndarray,
+        frame: ImageFrame,
+        seed: int,
+        step: int,
+        slots: np.ndarray | None = None,
+    ) -> torch.Tensor:
+        """The n images of step `step`, augmented: uint8 (n, channels, side, side). slots: int64 (n,), their places in
+        the batch where they are a part of it."""
         transform = self._transform(frame)
         out = torch.empty((len(items), frame.channels, frame.side, frame.side), dtype=torch.uint8)
-        draws = np.random.SeedSequence([seed, step]).generate_state(max(len(items), 1), np.uint64) >> np.uint64(1)
+        places = np.arange(len(items)) if slots is None else slots
+        draws = np.random.SeedSequence([seed, step]).generate_state(int(places.max(initial=0)) + 1, np.uint64)
+        draws = draws[places] >> np.uint64(1)
         with torch.random.fork_rng(devices=[]):
             for i, item in enumerate(items):
                 torch.default_generator.manual_seed(int(draws[i]))
@@ -78,8 +88,13 @@ class TrainingImages:
     augment: Augment | None
     seed: int
 
-    def __call__(self, items: Any, plan: Any) -> torch.Tensor:
-        """uint8 (m, channels, side, side)."""
+    @property
+    def draws(self) -> bool:
+        """Whether it uses torch's global generator, so that it must not run beside anything that does."""
+        return self.augment is not None
+
+    def __call__(self, items: Any, plan: Any, slots: np.ndarray | None = None) -> torch.Tensor:
+        """uint8 (n, channels, side, side) of a plan's items, or of those in its `slots`."""
         if self.augment is None:
             return self.frame.fit(items)
-        return self.augment.apply(items, self.frame, self.seed, plan.step)
+        return self.augment.apply(items, self.frame, self.seed, plan.step, slots)

@@ -35,13 +35,13 @@ from hardmine.pipeline.pixels import require_grey_patches
 from hardmine.protocols.moments import Moment
 from hardmine.store.distances import full_float32
 from hardmine.store.patches import PatchStore
-from hardmine.train.loop import build_sampler
 from hardmine.train.losses import Loss
 from hardmine.train.networks import Network
 from hardmine.train.objective import build_objective
 from hardmine.train.recipe import Named
 from hardmine.train.runs import Run
 from hardmine.train.step import planned_input
+from hardmine.train.supply import build_sampler
 
 
 class InformativenessOptions(Options):

@@ -88,6 +88,11 @@ class Feedback:
             return Metrics(recall=recall, nmi=mutual)
         return Metrics(recall=recall, nmi=mutual, intra=spread.intra, inter=spread.inter)
 
+    def follow(self, state: Mapping[str, Tensor], step: int) -> None:
+        """Go where `ask` in another process has led, whose `state` this is."""
+        self.policy.load_state_dict(state)
+        self._use(self.policy.distribution, step)
+
     def _use(self, distribution: Any, step: int) -> None:
         self.miner.use(distribution)
         if isinstance(self.sampler, PadsClasses):

@@ -52,3 +52,24 @@ class RunLog:
         """Flush and close both."""
         self._file.close()
         self._board.close()
+
+
+class NoLog(RunLog):
+    """What the processes of a training that do not write have in place of a `RunLog`."""
+
+    def __init__(self) -> None:
+        self.lines = 0
+
+    def seconds(self, **spent: float) -> None:
+        """Nothing."""
+
+    @contextmanager
+    def timed(self, phase: str) -> Iterator[None]:
+        """Nothing."""
+        yield
+
+    def write(self, step: int, values: dict[str, Any]) -> None:
+        """Nothing."""
+
+    def close(self) -> None:
+        """Nothing."""

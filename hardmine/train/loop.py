@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -11,32 +11,28 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from hardmine.errors import InputError, NumericalError, StoreError
+from hardmine.errors import InputError, NumericalError, Stopped, StoreError
 from hardmine.metrics import LOWER_IS_BETTER
-from hardmine.mining.class_distances import OnlineDistances, StoredDistances
-from hardmine.mining.embed import embed_entries, require_fit
-from hardmine.mining.entries import Entries, list_entries
-from hardmine.mining.exclusions import Exclusions, KeptDistances, read_exclusions, without
+from hardmine.mining.exclusions import Exclusions, read_exclusions
 from hardmine.mining.mine import mine
-from hardmine.mining.overlap import Overlap
-from hardmine.mining.samplers import PairSampler, Sampler, samplers
-from hardmine.mining.samplers.pads_classes import PadsClasses
+from hardmine.mining.plan import require_equal_shares
+from hardmine.mining.samplers import PairSampler
 from hardmine.mining.staged import Elapsed
-from hardmine.options import check
 from hardmine.pipeline.augment import TrainingImages
 from hardmine.pipeline.loading import loader
 from hardmine.store.patches import PatchStore
-from hardmine.store.rounds import Round
 from hardmine.train import checkpoint
 from hardmine.train.feedback import Feedback, build_feedback
-from hardmine.train.log import RunLog
+from hardmine.train.log import NoLog, RunLog
 from hardmine.train.networks import Network
 from hardmine.train.objective import build_objective
 from hardmine.train.optimizers import NamedOptimizer
-from hardmine.train.recipe import DEFAULT_PAIRS, Evaluation, MinedRounds, Recipe
-from hardmine.train.round_in_use import RoundInUse
+from hardmine.train.ranks import Ranks, default_device
+from hardmine.train.recipe import Evaluation, Recipe
 from hardmine.train.runs import Run, build_network
 from hardmine.train.step import Step, StepResult
+from hardmine.train.stopping import Request, sigterm
+from hardmine.train.supply import Supply
 
 Progress = Callable[[int, int, dict[str, float]], None]
 
@@ -63,27 +59,35 @@ def train(
     *,
     must_resume: bool = False,
     device: str | torch.device | None = None,
+    ranks: Ranks | None = None,
     progress: Progress | None = None,
 ) -> TrainResult:
     """Train `recipe` in the run folder `path`. The same call on an unfinished run continues it, on a finished one
-    does nothing. score: needed where the recipe has a validation section. Raises InputError, MissingError, StoreError,
-    LockedError, NumericalError (the loss is not finite), DiskError.
+    does nothing. score: needed where the recipe has a validation section. ranks: the processes that share the training,
+    see `ranks.joined`; None is this one alone, on `device`. On SIGTERM it writes a checkpoint after the present step
+    and raises Stopped.
+
+    Raises InputError, MissingError, StoreError, LockedError, NumericalError (the loss is not finite), DiskError.
     """
     if recipe.validation is not None and score is None:
         raise InputError("the recipe has a validation section: hand `train` the function that scores a network")
+    ranks = Ranks(default_device(device)) if ranks is None else ranks
     store = PatchStore.open(recipe.data.store)
     for evaluation in recipe.evaluation:
         PatchStore.open(evaluation.store)  # what is missing is said now, not after the training
     excluded = None if recipe.data.exclude is None else read_exclusions(recipe.data.exclude, store)
     data = store.fingerprint if excluded is None else f"{store.fingerprint} without {excluded.digest()}"
-    with Run.writing(Path(path), recipe, data, must_resume) as run:
+    with ExitStack() as held:
+        writing: list[Run] = []
+        ranks.lead(lambda: writing.append(held.enter_context(Run.writing(Path(path), recipe, data, must_resume))))
+        run = writing[0] if writing else Run.reading(Path(path), recipe)
         if run.result is not None:
             return TrainResult(run.path, run.result, 0)
-        where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        training = _Training(run, store, excluded, score, where, progress)
+        training = _Training(run, store, excluded, score, ranks, progress)
         first = training.step
-        training.loop()
-        return TrainResult(run.path, training.finish(), training.step - first)
+        with sigterm() as request:
+            training.loop(request)
+        return TrainResult(run.path, ranks.lead(training.finish), training.step - first)
 
 
 class _Training:
@@ -95,83 +99,89 @@ class _Training:
         store: PatchStore,
         excluded: Exclusions | None,
         score: Score | None,
-        device: torch.device,
+        ranks: Ranks,
         progress: Progress | None,
     ):
         recipe = run.recipe
-        self.run, self.recipe, self.store, self.device = run, recipe, store, device
+        self.run, self.recipe, self.store, self.ranks = run, recipe, store, ranks
         self.score, self.progress = score, progress
-        self.split = store.resolve_split(recipe.data.split)
-        self.mined_entries = list_entries(store, self.split, recipe.views)
-        self.entries, self.kept = without(self.mined_entries, excluded.rows if excluded else np.zeros(0, np.int64))
-        self.network = build_network(recipe).to(device)
-        require_fit(store, self.network, recipe.views)
-        self.sampler = build_sampler(recipe, self.entries)
-        self.online = getattr(self.sampler.options, "descriptors", "store") == "online"
-        self.overlap = Overlap(store, store.rows(self.split), recipe.data.exclude_overlap)
-        self.objective = build_objective(recipe, self.network, store.num_classes, device)
+        self.network = build_network(recipe).to(ranks.device)
+        self.supply = Supply(run, store, excluded, self.network, ranks)
+        self.sampler = self.supply.sampler
+        if self.sampler.items is not None:
+            require_equal_shares(self.sampler.items, ranks.size)
+        self.objective = build_objective(recipe, self.network, store.num_classes, ranks.device)
         if isinstance(self.sampler, PairSampler):
-            self.sampler.draws_negatives, self.sampler.overlaps = self.objective.needs_drawn, self.overlap.between
+            self.sampler.draws_negatives = self.objective.needs_drawn
+            self.sampler.overlaps = self.supply.overlap.between
         self.optimizer = NamedOptimizer(
-            recipe.optimizer, self.network, self.objective.parameter_groups(), fused=device.type == "cuda"
+            recipe.optimizer, self.network, self.objective.parameter_groups(), fused=ranks.device.type == "cuda"
         )
         self.policy = build_feedback(recipe, store, self.objective.miner, self.sampler)
         self.do_step = Step(
-            self.network,
-            self.objective,
-            self.optimizer,
-            device=device,
-            seed=recipe.train.seed,
-            views=recipe.views,
-            overlap=self.overlap,
+            self.network, self.objective, self.optimizer, recipe.train, ranks, recipe.views, self.supply.overlap
         )
         self.step = 0
-        self.mined: RoundInUse | None = None
-        self.handed: Round | None = None  # the round that the sampler has been given
-        if not self.online and (self.sampler.needs_distances or self.sampler.needs_nearest):
-            self.mined = RoundInUse(run, store, self.split, self.network, self.sampler, self._embed, device)
-        elif recipe.mining != MinedRounds():
-            raise InputError(
-                f"the recipe's mining section is for samplers that train from mined rounds; {recipe.sampler.name!r} "
-                f"{'embeds at each step' if self.online else 'needs none'}: leave the section out"
-            )
         self.best: dict[str, Any] | None = None
         newest = checkpoint.last(run.path / "checkpoints")
         if newest is not None:
             self._restore(newest)
-        self.log = RunLog(run.path, self.step, newest.state["log_lines"] if newest else 0)
+        lines = newest.state["log_lines"] if newest else 0
+        self.log = self.supply.log = RunLog(run.path, self.step, lines) if ranks.first else NoLog()
+        self._settle()
 
-    def loop(self) -> None:
-        """Train to the last step, in stretches between two minings; the network is left in eval mode."""
-        knobs, steps = self.recipe.train, self.recipe.train.total_steps
-        workers = 0 if self.online else self.recipe.data.loader_workers  # online, a plan needs the weights of its step
+    def loop(self, request: Request) -> None:
+        """Train to the last step, in stretches between two minings. Raises Stopped where it is requested."""
+        knobs, steps, ranks = self.recipe.train, self.recipe.train.total_steps, self.ranks
+        # online, a plan needs the weights of its step
+        workers, depth = (0, 0) if self.supply.online else (self.recipe.data.loader_workers, knobs.lag - 1)
         frame, transform = self.network.frame, None
         if frame is not None:
             transform = TrainingImages(frame, self.recipe.augment, knobs.seed)
-        batches = loader(self.store, self.sampler, workers, knobs.lag - 1, transform)
+        batches = loader(self.store, self.sampler, workers, depth, transform, ranks.rank, ranks.size)
         self.network.train()
         if self.step == 0:
             self._keep()
         while self.step < steps:
-            stop = min(steps, self._prepare())
+            stop = min(steps, self.supply.prepare(self.step))
             if self.policy is not None:
                 stop = self.policy.hold_out(self.step, stop)
             self.sampler.between(self.step, stop)
-            began = time.perf_counter()
-            for pixels, plan in batches:
+            for pixels, plan in request.ending(batches):
+                if ranks.agree(request.made, plan):
+                    self._stop()
                 factor = self.recipe.schedule.factor(self.step, steps)
                 self.objective.advance(Elapsed(self.step, steps, self.sampler.steps_per_pass))
-                waited = time.perf_counter()
                 result = self.do_step(pixels, plan, factor)
                 self.sampler.record(self.step, result.unweighted)
-                self.log.seconds(loading=waited - began, step=time.perf_counter() - waited)
                 self.step += 1
                 if self.step % knobs.log_every == 0 or self.step == steps:
+                    self.log.seconds(**batches.seconds(), **self.do_step.phases.seconds())
                     self._report(result, self.recipe.optimizer.lr * factor)
                 self._after_step()
-                began = time.perf_counter()
-        if self.mined is not None:
-            self.mined.end(self.step, self.log)
+        if ranks.agree(request.made, None):
+            self._stop()
+        self.supply.end(self.step)
+
+    def _settle(self) -> None:
+        """Note what a checkpoint of this step keeps of what may change again before the next step is done: a run that
+        is stopped there is to do it over."""
+        self._settled = {"log_lines": self.log.lines, "round": self.supply.state()}
+
+    def _stop(self) -> None:
+        """Write a checkpoint where there is none of this step, and end."""
+
+        def save() -> None:
+            newest = checkpoint.last(self.run.path / "checkpoints")
+            if newest is None or newest.step != self.step:
+                self._save()
+            self.log.close()
+
+        self.ranks.lead(save)
+        raise Stopped(
+            f"stopped by SIGTERM after step {self.step} of {self.recipe.train.total_steps}: a checkpoint is written, "
+            "and the same command goes on from it"
+        )
 
     def _after_step(self) -> None:
         validation, knobs = self.recipe.validation, self.recipe.train
@@ -179,66 +189,33 @@ class _Training:
         if self.policy is not None and self.policy.due(self.step):
             self._ask_policy(self.policy)
         if validation is not None and self.score is not None and (last or self.step % validation.every == 0):
-            self._validate()
+            self.ranks.lead(self._validate)
         self._keep()
-        if last or self.step % knobs.checkpoint_every == 0:
-            self._save()
+        self._settle()
+        if self.ranks.first and (last or self.step % knobs.checkpoint_every == 0):
+            with self.log.timed("checkpoint"):
+                self._save()
+            self.supply.prune()
 
     def _keep(self) -> None:
         every = self.recipe.train.keep_every
-        if every and self.step % every == 0:
+        if self.ranks.first and every and self.step % every == 0:
             self.run.keep(self.network, self.step, self.sampler.state(self.step))
 
-    def _prepare(self) -> int:
-        """Give the sampler what it needs for the next stretch, of the round in use or of the weights of each step; the
-        step before which it must be called again."""
-        interval = self.recipe.train.mining_interval
-        if self.online:
-            self.sampler.distances = OnlineDistances(self.entries, self._embed)
-        if self.mined is None:
-            return (self.step // interval + 1) * interval
-        source = self.mined.refresh(self.step, self.log)
-        if source is not self.handed:
-            self._hand_over(source, self.mined.mined_at)
-        return self.mined.stop(self.step)
-
-    def _hand_over(self, source: Round, mined_at: int) -> None:
-        """Give the sampler what it needs of another round."""
-        sampler = self.sampler
-        if not np.array_equal(source.entry_row, self.mined_entries.row):
-            raise StoreError(f"round {source.number} of {self.run.mining} does not list this run's entries")
-        if sampler.needs_distances:
-            stored = StoredDistances(*source.pair_distance(), self.mined_entries.offsets)
-            sampler.distances = stored
-            if len(self.kept) < len(self.mined_entries):
-                sampler.distances = KeptDistances(stored, self.mined_entries.offsets, self.entries.offsets, self.kept)
-        if sampler.needs_nearest:
-            near = source.nearest_class()[0][:, : sampler.needs_nearest]
-            overlapping = self.overlap.between(np.arange(len(near))[:, None], near)
-            sampler.use_nearest(np.where(overlapping, -1, near), source, mined_at)
-        self.handed = source
-
-    def _embed(self, rows: np.ndarray, views: np.ndarray) -> np.ndarray:
-        began = time.perf_counter()
-        found = self._descriptors(rows, views)
-        self.log.seconds(mining=time.perf_counter() - began)
-        return found
-
-    def _descriptors(self, rows: np.ndarray, views: np.ndarray | None) -> np.ndarray:
-        return embed_entries(self.store, rows, views, self.network, views=self.recipe.views, device=self.device)
-
     def _ask_policy(self, policy: Feedback) -> None:
-        began = time.perf_counter()
-        figures = policy.ask(self.step, lambda rows: self._descriptors(rows, None))
-        self.log.seconds(policy=time.perf_counter() - began)
+        with self.log.timed("policy"):
+            figures = self.ranks.lead(lambda: policy.ask(self.step, self.supply.descriptors))
         self.log.write(self.step, figures)
+        if self.ranks.size > 1:
+            state = self.ranks.lead(policy.state)
+            if not self.ranks.first:
+                policy.follow(state, self.step)
 
     def _validate(self) -> None:
         validation = self.recipe.validation
         assert validation is not None and self.score is not None  # noqa: PT018 - the caller has checked
-        began = time.perf_counter()
-        values = self.score(self.network, validation, self.device)
-        self.log.seconds(validation=time.perf_counter() - began)
+        with self.log.timed("validation"):
+            values = self.score(self.network, validation, self.ranks.device)
         self.log.write(self.step, {f"validation/{name}": value for name, value in values.items()})
         metric = validation.metric
         if metric is None:
@@ -271,14 +248,12 @@ class _Training:
         state = {
             "sampler": self.sampler.state(self.step),
             "best": self.best,
-            "log_lines": self.log.lines,
-            "round": self.mined and self.mined.state(),
+            "scaler": self.do_step.scaler and self.do_step.scaler.state_dict(),
+            **self._settled,
         }
         folder = self.run.path / "checkpoints"
         checkpoint.save(folder, self.step, state, weights=self.network.state_dict(), **parts)
         checkpoint.keep_last(folder, 2)
-        if self.mined is not None:
-            self.mined.prune()
 
     def _restore(self, saved: checkpoint.Checkpoint) -> None:
         self.network.load_state_dict(saved.tensors("weights"))
@@ -288,8 +263,9 @@ class _Training:
             self.policy.load(saved.tensors("policy"))
         self.step, self.best = saved.step, saved.state["best"]
         self.sampler.load(saved.state["sampler"])
-        if self.mined is not None:
-            self.mined.restore(saved.state["round"], saved.path)
+        if self.do_step.scaler is not None:
+            self.do_step.scaler.load_state_dict(saved.state["scaler"])
+        self.supply.restore(saved)
 
     def finish(self) -> dict[str, Any]:
         """Take the final weights, mine them over the recipe's evaluation stores, and mark the run as finished."""
@@ -307,7 +283,7 @@ class _Training:
                 self.network,
                 split=evaluation.split,
                 derive=(),
-                device=self.device,
+                device=self.ranks.device,
                 step=self.step,
             )
             evaluated.append({**evaluation.model_dump(), "round": mined.round.number})
@@ -315,32 +291,7 @@ class _Training:
         weights_step = self.best["step"] if self.best else self.step
         result = {"steps": self.step, "weights_of_step": weights_step, "best": self.best, "evaluation": evaluated}
         result |= self.objective.facts()
-        if self.mined is not None:
-            result |= {"start": self.mined.origin(), "messages": self.mined.messages}
+        if self.supply.mined is not None:
+            result |= {"start": self.supply.mined.origin(), "messages": self.supply.mined.messages}
         self.run.finish(self.network, result)
         return result
-
-
-def build_sampler(recipe: Recipe, entries: Entries) -> Sampler:
-    """The sampler of a recipe over `entries`. Raises UnknownNameError, InputError."""
-    kind = samplers.get(recipe.sampler.name)
-    options = check(kind.Options, recipe.sampler.options, f"sampler {recipe.sampler.name!r}")
-    knobs = recipe.train
-    if issubclass(kind, PairSampler):
-        pairs = knobs.pairs or DEFAULT_PAIRS
-        return kind(entries, options, pairs=pairs, seed=knobs.seed, augment=knobs.augment, lag=knobs.lag)
-    if knobs.pairs is not None or knobs.pairs_per_epoch is not None or knobs.augment != "none":
-        raise InputError(
-            f"sampler {recipe.sampler.name!r} gives single items: its batch is set by its own options, flips by "
-            "[augment] and epochs by train.steps_per_epoch; leave train.pairs and train.augment out, and "
-            "train.pairs_per_epoch"
-        )
-    if issubclass(kind, PadsClasses):
-        return kind(entries, options, seed=knobs.seed, lag=knobs.lag)
-    sampler = kind(entries, options, seed=knobs.seed)
-    if getattr(options, "draw", None) == "pass" and knobs.steps_per_epoch not in (None, sampler.steps_per_pass):
-        raise InputError(
-            f"train.steps_per_epoch is {knobs.steps_per_epoch}, and a pass over this split's classes has "
-            f"{sampler.steps_per_pass} batches: set it to that"
-        )
-    return sampler

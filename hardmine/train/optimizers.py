@@ -19,7 +19,8 @@ class Optimizer(Options):
     """sgd, as local descriptors are published (specs 3.3, 4.3), or adam, as image embeddings are (specs 1.7).
 
     momentum, dampening: of sgd. betas: of adam. head_lr: learning rate of the network's last layer (`head`), where it
-    differs. What a loss learns itself has the rate that the loss says."""
+    differs. What a loss learns itself has the rate that the loss says. fused: all of an update in one kernel per group
+    of parameters; null: on CUDA alone (on a CPU it may round differently)."""
 
     name: Literal["sgd", "adam"] = "sgd"
     lr: float = Field(10.0, gt=0)
@@ -28,6 +29,7 @@ class Optimizer(Options):
     betas: tuple[float, float] = (0.9, 0.999)
     weight_decay: float = Field(1e-4, ge=0)
     head_lr: float | None = Field(None, gt=0)
+    fused: bool | None = None
 
     @model_validator(mode="after")
     def _only_its_own(self) -> Optimizer:
@@ -44,8 +46,9 @@ class NamedOptimizer:
     def __init__(
         self, options: Optimizer, network: nn.Module, learned: Sequence[Mapping[str, Any]] = (), fused: bool = False
     ):
-        """learned: the groups of a loss with parameters of its own, see `Learnable.parameter_groups`. Raises InputError
-        where `head_lr` has no layer to act on."""
+        """learned: the groups of a loss with parameters of its own, see `Learnable.parameter_groups`. fused: where the
+        options do not say. Raises InputError where `head_lr` has no layer to act on."""
+        fused = fused if options.fused is None else options.fused
         body: list[tuple[str, nn.Parameter]] = []
         head: list[tuple[str, nn.Parameter]] = []
         for name, parameter in network.named_parameters():
@@ -75,11 +78,16 @@ class NamedOptimizer:
         """Forget the gradients."""
         self.torch.zero_grad(set_to_none=True)
 
-    def step(self, factor: float) -> None:
-        """One update with every group's learning rate times `factor`."""
+    def step(self, factor: float, scaler: torch.amp.GradScaler | None = None) -> None:
+        """One update with every group's learning rate times `factor`; by `scaler`, where the loss was scaled, which
+        leaves the update out where a gradient is not finite."""
         for group in self.torch.param_groups:
             group["lr"] = group["initial_lr"] * factor
-        self.torch.step()
+        if scaler is None:
+            self.torch.step()
+            return
+        scaler.step(self.torch)
+        scaler.update()
 
     def state(self) -> dict[str, Tensor]:
         """What the next updates depend on, as 'name/kind' -> tensor, for a checkpoint."""

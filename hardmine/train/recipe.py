@@ -85,7 +85,9 @@ class Loop(Options):
     sampler uses the losses. augment: flips and turns of pairs of patches, see `mining.samplers.pairs`.
     checkpoint_every: steps between two checkpoints. keep_every: keep the weights of step 0 and every so many steps for
     good, for `analyse` (0: none). log_every: steps between two lines of the log. seed: of the initial weights, the
-    plans and dropout."""
+    plans and dropout. autocast: the network computes in half precision, the loss and the weights stay in float32;
+    "float16" with a scaled loss, see `GradScaler`; mining and evaluation stay in float32. compile: the network's step
+    by `torch.compile`."""
 
     pairs: int | None = Field(None, ge=2)
     steps: int = Field(400, ge=1)
@@ -100,6 +102,8 @@ class Loop(Options):
     keep_every: int = Field(0, ge=0)
     log_every: int = Field(10, ge=1)
     seed: int = Field(0, ge=0)
+    autocast: Literal["bfloat16", "float16"] | None = None
+    compile: bool = False
 
     @model_validator(mode="after")
     def _one_way_to_say_it(self) -> Loop:

@@ -64,6 +64,13 @@ class Run:
                 run = cls(path, header)
             yield run
 
+    @classmethod
+    def reading(cls, path: Path, recipe: Recipe) -> Run:
+        """The run in `path`, which another process is `writing`, with the recipe as it is now."""
+        run = cls.open(path)
+        run.recipe = recipe
+        return run
+
     @property
     def result(self) -> dict[str, Any] | None:
         """What the run came to (step, weights, metrics), or None while it is unfinished."""

@@ -1,4 +1,5 @@
 """kill -9 at random moments of ingest, mine and train, then the same command again: the same bytes as undisturbed.
+Trainings also get SIGTERM, alone and under torchrun, where a process or torchrun itself is killed.
 
 HARDMINE_KILLS sets how often each is killed (default 2)."""
 
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 
 from hardmine.store.rounds import MiningStore
+from hardmine.train import checkpoint
 
 KILLS = int(os.environ.get("HARDMINE_KILLS", "2"))
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
@@ -88,15 +90,37 @@ def train_outcome(out):
 STAGES = {"ingest": (ingest, ingest_outcome), "mine": (mine, mine_outcome), "train": (train, train_outcome)}
 
 
-def start(words):
-    command = [sys.executable, "-m", "hardmine", *map(str, words), "--json"]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT)
+TORCHRUN = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", "-m", "hardmine", "--"]
+LIMIT = 300  # seconds that nothing here may last
 
 
-def finish(words):
-    child = start(words)
-    _, errors = child.communicate()
+def start(words, launcher=("-m", "hardmine"), group=False):
+    command = [sys.executable, *launcher, *map(str, words), "--json"]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdout=pipe, stderr=pipe, env=ENVIRONMENT, start_new_session=group)
+
+
+def finish(words, launcher=("-m", "hardmine")):
+    child = start(words, launcher)
+    _, errors = child.communicate(timeout=LIMIT)
     assert child.returncode == 0, errors.decode()
+
+
+def wait_for(condition, what):
+    until = time.monotonic() + LIMIT
+    while not condition():
+        assert time.monotonic() < until, f"waited too long for {what}"
+        time.sleep(0.01)
+
+
+def logged(run, count):
+    """Whether a run has logged so many lines."""
+    return (run / "log.jsonl").is_file() and (run / "log.jsonl").read_text().count("\n") >= count
+
+
+def light(words):
+    """A training with a network that is quick to train."""
+    return [*words, "--set", "network={name='tfeat', unit_norm=true}"]
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -123,3 +147,65 @@ def test_kill_9_at_random_moments(stage, stores, tmp_path):
             target = tmp_path / f"killed{killed}"
     finish(command(stores, tmp_path, target))
     assert outcome(target) == expected
+
+
+def test_sigterm_to_a_whole_group_writes_a_checkpoint_and_ends(stores, tmp_path):
+    """As a scheduler sends it: to the loader's workers, too."""
+    words = light(train(stores, tmp_path, tmp_path / "stopped"))
+    child = start([*words, "--set", "data.loader_workers=1"], group=True)
+    wait_for(lambda: logged(tmp_path / "stopped", 8) or child.poll() is not None, "the first steps")
+    os.killpg(child.pid, signal.SIGTERM)
+    _, errors = child.communicate(timeout=LIMIT)
+    assert child.returncode == 143, errors.decode()
+    assert b"stopped by SIGTERM after step" in errors
+    newest = checkpoint.last(tmp_path / "stopped" / "checkpoints")
+    assert f"after step {newest.step} of 60" in errors.decode()
+    finish(words)
+    finish(light(train(stores, tmp_path, tmp_path / "straight")))
+    assert train_outcome(tmp_path / "stopped") == train_outcome(tmp_path / "straight")
+
+
+def workers_of(child):
+    """The processes that torchrun has started."""
+    try:
+        with open(f"/proc/{child.pid}/task/{child.pid}/children") as file:
+            return [int(pid) for pid in file.read().split()]
+    except OSError:
+        return []
+
+
+def alive(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="finds the processes that torchrun has started in /proc")
+def test_torchrun_is_killed_at_random_moments(stores, tmp_path):
+    """SIGTERM to torchrun, which hands it on; kill -9 to one of the processes; kill -9 to torchrun, whose processes are
+    then to end by themselves: in turn."""
+    finish(light(train(stores, tmp_path, tmp_path / "straight")), TORCHRUN)
+    expected = train_outcome(tmp_path / "straight")
+    draw, killed, target = random.Random(1), 0, tmp_path / "killed"
+    while killed < max(KILLS, 3):
+        child = start(light(train(stores, tmp_path, target)), TORCHRUN)
+        seen = len((target / "log.jsonl").read_text().splitlines()) if (target / "log.jsonl").is_file() else 0
+        wait_for(lambda: child.poll() is not None or logged(target, max(1, seen - 8)), "the first steps")
+        pids = workers_of(child)
+        try:
+            child.wait(draw.uniform(0.02, 1.0))
+        except subprocess.TimeoutExpired:
+            if killed % 3 == 0 or not pids:
+                child.send_signal(signal.SIGTERM)
+            else:
+                os.kill(draw.choice(pids) if killed % 3 == 1 else child.pid, signal.SIGKILL)
+            killed += 1
+        child.communicate(timeout=LIMIT)
+        wait_for(lambda: not any(alive(pid) for pid in pids), "the processes of a training that was killed")
+        if child.returncode == 0:
+            assert train_outcome(target) == expected
+            target = tmp_path / f"killed{killed}"
+    finish(light(train(stores, tmp_path, target)), TORCHRUN)
+    assert train_outcome(target) == expected

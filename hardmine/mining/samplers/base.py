@@ -56,6 +56,11 @@ class Sampler(TorchSampler[Plan]):
         """The batch of `step`. Raises StoreError where it needs a round that it was not given."""
         raise NotImplementedError(f"{type(self).__name__} does not say what a batch is")
 
+    @property
+    def items(self) -> int | None:
+        """What processes share of a batch: its pairs, or its single items; None where only a plan tells."""
+        return None
+
     def use_nearest(self, nearest: np.ndarray, source: Round | None, step: int) -> None:
         """Plan with these nearest classes, int64 (C, K), nearest first, -1 for none: those of the round `source`, mined
         at `step`, that may be each other's negatives. source: None where there is no round, for samplers that need no

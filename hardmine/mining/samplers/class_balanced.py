@@ -64,6 +64,11 @@ class ClassBalanced(Sampler):
         row = self.entries.row[entry.reshape(-1)]
         return ItemPlan(step, row, np.repeat(chosen, self.options.per_class))
 
+    @property
+    def items(self) -> int:
+        """See `Sampler.items`."""
+        return self.options.classes * self.options.per_class
+
     def choose_classes(self, step: int, rng: np.random.Generator) -> np.ndarray:
         """The classes of a batch, int64 (classes,)."""
         count, known = self.options.classes, len(self.classes)

@@ -86,6 +86,11 @@ class PairSampler(Sampler):
         n = self._entry_of(other, self.random(step, stream=2))
         return BatchPlan(*pairs, row[n], view[n], other)
 
+    @property
+    def items(self) -> int:
+        """See `Sampler.items`."""
+        return self.pairs
+
     def _negative_classes(self, step: int, classes: np.ndarray) -> np.ndarray:
         """For each pair another class, int64 (n,), as `negative_weights` says: drawn again while it is none. From
         random numbers of their own, so that the pairs are those of a plan without negatives."""

@@ -6,6 +6,7 @@ norm per position, initialisation, decay) is as in the code released with it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar
 
 import torch
@@ -73,7 +74,8 @@ class PositionNorm(nn.Module):
     """Batch normalisation with a mean and a variance for each channel and position, over the batch alone, and a scale
     and shift for each channel: (n, C, S, S) to the same.
 
-    Variances divide by n, also the running ones. Computed in float32, epsilon 1e-3.
+    Variances divide by n, also the running ones. Computed in float32, epsilon 1e-3. moments: maps (n, C, S, S) to
+    (variance, mean), both (C, S, S), of the whole batch, where these n are a part of it.
     """
 
     running_mean: Tensor
@@ -82,6 +84,7 @@ class PositionNorm(nn.Module):
     def __init__(self, channels: int, side: int, decay: float, eps: float = 1e-3):
         super().__init__()
         self.decay, self.eps = decay, eps
+        self.moments: Callable[[Tensor], tuple[Tensor, Tensor]] = _moments
         self.weight = nn.Parameter(torch.ones(channels))
         self.bias = nn.Parameter(torch.zeros(channels))
         self.register_buffer("running_mean", torch.zeros(channels, side, side))
@@ -90,7 +93,7 @@ class PositionNorm(nn.Module):
     def forward(self, maps: Tensor) -> Tensor:
         wide = maps.float()
         if self.training:
-            var, mean = torch.var_mean(wide, dim=0, correction=0)
+            var, mean = self.moments(wide)
             with torch.no_grad():
                 self.running_mean.lerp_(mean.to(self.running_mean.dtype), 1 - self.decay)
                 self.running_var.lerp_(var.to(self.running_var.dtype), 1 - self.decay)
@@ -98,3 +101,7 @@ class PositionNorm(nn.Module):
             mean, var = self.running_mean.float(), self.running_var.float()
         scale = self.weight.float().view(-1, 1, 1) * torch.rsqrt(var + self.eps)
         return torch.addcmul(self.bias.float().view(-1, 1, 1), wide - mean, scale).to(maps.dtype)
+
+
+def _moments(maps: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.var_mean(maps, dim=0, correction=0)
