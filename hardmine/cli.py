@@ -290,10 +290,10 @@ def inspect(
 @app.command()
 def analyse(
     what: Annotated[
-        Literal["informativeness", "distribution"],
-        typer.Argument(help="informativeness of pairs; the distribution that PADS' policy adapted."),
+        Literal["informativeness", "distribution", "dynamic-weights"],
+        typer.Argument(help="informativeness of pairs; PADS' distribution; dynamic-weights of DSDML's losses."),
     ],
-    run: Annotated[Path, typer.Argument(help="Run folder.")],
+    run: Annotated[Path, typer.Argument(help="Run folder; for dynamic-weights also a loss by name, or all.")],
     out: Annotated[Path, typer.Option(help="Folder for the numbers and the figure.")],
     checkpoints: Annotated[str, typer.Option(help="Steps, comma-separated; default: all that were kept.")] = "",
     store: Annotated[Path | None, typer.Option(help="Another patch store than the recipe's.")] = None,
@@ -302,14 +302,19 @@ def analyse(
     json: Json = False,
 ) -> None:
     """informativeness: how matching distance and gradient norm go together over a training (train.keep_every = N).
-    --set: positives=run|random, batches=4, chunk=16, split=NAME. distribution: a figure, and PADS' policy as files."""
+    --set: positives=run|random, batches=4, chunk=16, split=NAME. distribution: a figure, and PADS' policy as files.
+    dynamic-weights: |dL/ds| over similarity and training; --set: omegas=[0,1,2], other=0.5, loss.select=true, ..."""
+    from hardmine.protocols.dynamic_weights import analyse_dynamic_weights
     from hardmine.protocols.informativeness_report import analyse_informativeness, steps
     from hardmine.protocols.pads_report import analyse_distribution
 
-    if what == "distribution":
-        if checkpoints or store or set_ or device:
-            raise InputError("analyse distribution takes a run and --out, and no other option")
-        show_parts(analyse_distribution(run, out), json)
+    if what != "informativeness":
+        if checkpoints or store or device or (set_ and what == "distribution"):
+            raise InputError(
+                f"analyse {what} takes no --checkpoints, --store or --device; distribution no --set either"
+            )
+        pads = what == "distribution"
+        show_parts(analyse_distribution(run, out) if pads else analyse_dynamic_weights(run, out, _settings(set_)), json)
         return
     with bar("batches") as progress:
         found = analyse_informativeness(run, out, steps(checkpoints), store, _settings(set_), device, progress)

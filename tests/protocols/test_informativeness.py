@@ -74,7 +74,7 @@ def test_gradient_norms_equal_a_loop_of_backward_passes(name):
     assert all(torch.equal(value, network.state_dict()[key]) for key, value in before.items())
 
 
-@pytest.mark.parametrize("name", ["triplet-margin", "ht", "aht", "n-pair"])
+@pytest.mark.parametrize("name", ["triplet-margin", "ht", "aht", "n-pair", "multi-similarity", "lifted-log"])
 def test_a_pair_moves_alone_and_everything_else_stays(name):
     torch.manual_seed(0)
     n, x = 5, torch.nn.functional.normalize(torch.randn(10, 4, dtype=torch.float64), dim=1)

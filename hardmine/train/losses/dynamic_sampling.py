@@ -131,14 +131,16 @@ class DynamicSampling(Options):
         figures: dict[str, float | Tensor] = {"omega": self.omega} if self.dynamic else {}
         return replace(output, skipped=(~has_loss).sum(), figures=figures)
 
-    def per_row(self, similarity: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
+    def per_row(
+        self, similarity: Tensor, positive: Tensor, negative: Tensor, omega: float | None = None
+    ) -> tuple[Tensor, Tensor]:
         """(the loss of each anchor (m,), whether it has one, bool (m,)) from similarities (m, k) and the masks of all
-        its positives and negatives, bool (m, k)."""
+        its positives and negatives, bool (m, k). omega: None is the epoch's."""
         if not similarity.numel():
             return similarity.sum(1), positive.any(1)
         chosen = self.narrow(Pairs.of(similarity, positive, negative))
         has_loss = chosen.positive.any(1) & chosen.negative.any(1)
-        return torch.where(has_loss, self.loss(chosen, self.omega), 0), has_loss
+        return torch.where(has_loss, self.loss(chosen, self.omega if omega is None else omega), 0), has_loss
 
     def narrow(self, pairs: Pairs) -> Pairs:
         """The pairs that count, of all there are. What is NaN counts, so that the loss shows it."""
