@@ -180,7 +180,7 @@ def train(
     json: Json = False,
 ) -> None:
     """Train a recipe. The same command on an unfinished run goes on where it was, to the bit."""
-    from hardmine.protocols.evaluate import check_evaluations, score
+    from hardmine.protocols.evaluate import check_evaluations, score, splits_of
     from hardmine.train.loop import train as run_training
     from hardmine.train.recipe import load_recipe
 
@@ -188,7 +188,7 @@ def train(
     check_evaluations(loaded)
     folder = run or Path("runs") / f"{Path(recipe).stem}-{loaded.digest()[:8]}"
     with bar("steps") as progress:
-        result = run_training(loaded, folder, score, must_resume=resume, device=device, progress=progress)
+        result = run_training(loaded, folder, score, splits_of, must_resume=resume, device=device, progress=progress)
     show({"run": str(result.path), "trained_steps": result.trained, **result.result}, json, f"run {folder}")
 
 
@@ -204,6 +204,7 @@ def evaluate(
     seed: Annotated[int, typer.Option(help="Seed of the weights of --network without --weights.")] = 0,
     split: Split = None,
     option: Annotated[list[str] | None, typer.Option(help="An option of the protocol: key=value; repeatable.")] = None,
+    benchmark: Annotated[str, typer.Option("--protocol", help="Of retrieval: cub, cars, sop, inshop, ...")] = "",
     compare: Annotated[str, typer.Option(help="Other descriptors in the same table, comma-separated; see above.")] = "",
     plot: Annotated[
         Path | None, typer.Option("--plot", "--roc", help="Draw the protocol's figure (phototour: ROC) to this PNG.")
@@ -235,7 +236,7 @@ def evaluate(
             name=label,
             round=round,
             split=split,
-            options=_settings(option, "--option"),
+            options=_settings(option, "--option") | ({"protocol": benchmark} if benchmark else {}),
             compare=split_words(compare),
             plot=plot,
             histogram=histogram,

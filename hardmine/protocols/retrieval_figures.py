@@ -181,10 +181,8 @@ def _near(gallery: Items, queries: Items | None, depth: np.ndarray, ties: str) -
 
 
 def _placed(gallery: Items, queries: Items | None, relevant: np.ndarray, ties: str) -> Blocks:
-    groups = {} if gallery.groups is None else {"groups": gallery.groups}
-    if queries is not None and queries.groups is not None:
-        groups |= {"query_groups": queries.groups}
-    found = match_ranks(gallery.descriptors, gallery.rows, gallery.labels, ties=ties, **groups, **_asked(queries))
+    asked = _asked(queries) | ({} if queries is None else {"query_groups": queries.groups})
+    found = match_ranks(gallery.descriptors, gallery.rows, gallery.labels, groups=gallery.groups, ties=ties, **asked)
     for each in found:
         some = relevant[each.start : each.start + len(each.offsets) - 1] > 0
         if some.any():

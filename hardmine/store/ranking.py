@@ -79,13 +79,15 @@ Groups = tuple[np.ndarray, np.ndarray]  # of the database in the order of the se
 def _groups(rows: np.ndarray, sets: Sets, groups: np.ndarray | None, query_groups: np.ndarray | None) -> Groups | None:
     if groups is None and query_groups is None:
         return None
-    if np.shape(groups) != np.shape(sets.rows) or np.shape(query_groups) != (len(sets.query),):
+    if groups is None or query_groups is None:
+        raise InputError("groups of the database and of the queries go together: one of them is missing")
+    if groups.shape != sets.rows.shape or query_groups.shape != (len(sets.query),):
         raise InputError(
-            f"groups go together, one for each of {len(sets.rows)} items and {len(sets.query)} queries; they have the "
-            f"shapes {np.shape(groups)} and {np.shape(query_groups)}"
+            f"groups have the shapes {groups.shape} and {query_groups.shape}; expected one for each of "
+            f"{len(sets.rows)} items and {len(sets.query)} queries"
         )
     by_row = np.argsort(rows)
-    return np.asarray(groups)[by_row[np.searchsorted(rows, sets.rows, sorter=by_row)]], np.asarray(query_groups)
+    return groups[by_row[np.searchsorted(rows, sets.rows, sorter=by_row)]], query_groups
 
 
 def _blocks(sets: Sets, groups: Groups | None, ties: str, block: int) -> Iterator[MatchRanks]:

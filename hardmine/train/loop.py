@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -59,14 +59,16 @@ def train(
     recipe: Recipe,
     path: str | Path,
     score: Score | None = None,
+    splits: Callable[[Evaluation], Sequence[str | None]] | None = None,
     *,
     must_resume: bool = False,
     device: str | torch.device | None = None,
     progress: Progress | None = None,
 ) -> TrainResult:
     """Train `recipe` in the run folder `path`. The same call on an unfinished run continues it, on a finished one
-    does nothing. score: needed where the recipe has a validation section. Raises InputError, MissingError, StoreError,
-    LockedError, NumericalError (the loss is not finite), DiskError.
+    does nothing. score: needed where the recipe has a validation section. splits: which splits of its store an
+    evaluation describes (`protocols.evaluate.splits_of`), that of the evaluation where None. Raises InputError,
+    MissingError, StoreError, LockedError, NumericalError (the loss is not finite), DiskError.
     """
     if recipe.validation is not None and score is None:
         raise InputError("the recipe has a validation section: hand `train` the function that scores a network")
@@ -82,7 +84,7 @@ def train(
         training = _Training(run, store, excluded, score, where, progress)
         first = training.step
         training.loop()
-        return TrainResult(run.path, training.finish(), training.step - first)
+        return TrainResult(run.path, training.finish(splits or (lambda each: [each.split])), training.step - first)
 
 
 class _Training:
@@ -287,7 +289,7 @@ class _Training:
         if self.mined is not None:
             self.mined.restore(saved.state["round"], saved.path)
 
-    def finish(self) -> dict[str, Any]:
+    def finish(self, splits: Callable[[Evaluation], Sequence[str | None]]) -> dict[str, Any]:
         """Take the final weights, mine them over the recipe's evaluation stores, and mark the run as finished."""
         if self.best is not None:
             chosen = checkpoint.last(self.run.path / "best")
@@ -297,16 +299,11 @@ class _Training:
         self.network.eval()
         evaluated = []
         for evaluation in self.recipe.evaluation:
-            mined = mine(
-                PatchStore.open(evaluation.store),
-                self.run.mining,
-                self.network,
-                split=evaluation.split,
-                derive=(),
-                device=self.device,
-                step=self.step,
-            )
-            evaluated.append({**evaluation.model_dump(), "round": mined.round.number})
+            store = PatchStore.open(evaluation.store)
+            for split in splits(evaluation):
+                place = (store, self.run.mining, self.network)
+                mined = mine(*place, split=split, derive=(), device=self.device, step=self.step)
+                evaluated.append({**evaluation.model_dump(), "split": split, "round": mined.round.number})
         self.log.close()
         weights_step = self.best["step"] if self.best else self.step
         result = {"steps": self.step, "weights_of_step": weights_step, "best": self.best, "evaluation": evaluated}
