@@ -115,15 +115,17 @@ class _Near:
         self.row_order = np.argsort(np.argsort(sets.rows)) if ties == "row" else np.zeros(len(sets.rows), np.int64)
         self.block = min(MOST_QUERIES, block or BLOCK)
         # [x, |x|^2, 1] . [-2 y, 1, |y|^2] is a squared distance
-        x, norm = self.base.numpy(), _square_norms(self.base)
-        self.right = np.concatenate([-2 * x, np.ones_like(norm), norm], 1)
+        x = self.base.numpy()
+        self.right = np.empty((len(x), x.shape[1] + 2), np.float32)
+        np.multiply(x, -2, out=self.right[:, :-2])
+        self.right[:, -2], self.right[:, -1] = 1, _square_norms(x)
         stratum = np.arange(0, len(x), STRIDE)  # one item of each, in no step with what is inside the classes
         self.sample = np.minimum(stratum + np.random.default_rng(0).integers(STRIDE, size=len(stratum)), len(x) - 1)
         self.right_sample = self.right[self.sample]
         # items that are within the distance of the nearest sampled one, the second, ...: certainly, and most likely
         self.certain = np.arange(1.0, len(stratum) + 1)
         self.likely = np.maximum(STRIDE * gammaincinv(self.certain, WRONG), self.certain)
-        length, longest = np.sqrt(_square_norms(self.query)[:, 0]), np.sqrt(norm.max(initial=0))
+        length, longest = np.sqrt(_square_norms(self.query.numpy())), np.sqrt(self.right[:, -1].max(initial=0))
         self.slack = (2 * rounding(self.base.shape[1] + 2) * (length + longest) ** 2).astype(np.float32)
 
     def blocks(self) -> Iterator[NearRanks]:
@@ -183,9 +185,8 @@ class _Near:
 
     def _left(self, part: np.ndarray) -> np.ndarray:
         """What a product with the right gives squared distances of a block of queries, float32 (B, D + 2)."""
-        query = self.query[torch.from_numpy(part)]
-        norm = _square_norms(query)
-        return np.concatenate([query.numpy(), norm, np.ones_like(norm)], 1)
+        query = self.query.numpy()[part]
+        return np.column_stack([query, _square_norms(query), np.ones(len(query), np.float32)])
 
     def _room(self) -> np.ndarray:
         return np.empty(self.block * self.block, np.float32)
@@ -311,9 +312,9 @@ def _squares(left: np.ndarray, right: np.ndarray, room: np.ndarray | None = None
     return np.matmul(left, right.T, out=out)
 
 
-def _square_norms(x: torch.Tensor) -> np.ndarray:
-    """float32 (n, 1), each rounded once."""
-    return x.double().square().sum(1, keepdim=True).float().numpy()
+def _square_norms(x: np.ndarray) -> np.ndarray:
+    """float32 (n,), of sums in float64."""
+    return np.einsum("nd,nd->n", x, x, dtype=np.float64).astype(np.float32)
 
 
 def _value(key: np.ndarray) -> np.ndarray:
