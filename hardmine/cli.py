@@ -202,6 +202,7 @@ def evaluate(
     seed: Annotated[int, typer.Option(help="Seed of the weights of --network without --weights.")] = 0,
     split: Split = None,
     option: Annotated[list[str] | None, typer.Option(help="An option of the protocol: key=value; repeatable.")] = None,
+    benchmark: Annotated[str, typer.Option("--protocol", help="Of retrieval: cub, cars, sop, inshop, ...")] = "",
     compare: Annotated[str, typer.Option(help="Other descriptors in the same table, comma-separated; see above.")] = "",
     plot: Annotated[
         Path | None, typer.Option("--plot", "--roc", help="Draw the protocol's figure (phototour: ROC) to this PNG.")
@@ -233,7 +234,7 @@ def evaluate(
             name=label,
             round=round,
             split=split,
-            options=_settings(option, "--option"),
+            options=_settings(option, "--option") | ({"protocol": benchmark} if benchmark else {}),
             compare=split_words(compare),
             plot=plot,
             histogram=histogram,

@@ -4,8 +4,10 @@ A query with R matches at the ranks r_1 < ... < r_R has precision i / r_i at the
 
 AP     sum of i / r_i over all matches, over R.
 AP@R   the same sum over the matches with r_i <= R, over R. Musgrave et al., A Metric Learning Reality Check, ECCV 2020.
+area   under precision over recall as straight lines join its points: sum of (q_i + i / r_i) / 2 over all matches, over
+       R, where q_i is the precision at the rank before r_i, and 1 where there is none. Market-1501's own evaluation.
 
-Their means over the queries are mAP and MAP@R.
+Their means over the queries are mAP, MAP@R, and again mAP.
 """
 
 from __future__ import annotations
@@ -21,11 +23,17 @@ def average_precision(ranks: Ranks, relevant: np.ndarray) -> np.ndarray:
 
     relevant: int (Q,), matches of the query in the whole database, itself left out; 1 or more. Raises InputError where
     matches are not listed."""
-    ranks.check_relevant(relevant)
-    missing = int((relevant - ranks.listed).sum())
-    if missing:
-        raise InputError(f"the ranks of {missing} matches are not listed; mAP needs the rank of every match")
-    return _mean_precision(ranks, relevant, np.ones(len(ranks.rank), bool))
+    _check_all_listed(ranks, relevant)
+    return _mean(ranks, relevant, _place(ranks) / ranks.rank)
+
+
+def trapezoid_average_precision(ranks: Ranks, relevant: np.ndarray) -> np.ndarray:
+    """The area under each query's precision over recall, float64 (Q,) in (0, 1] (specs 10). Arguments and errors as
+    `average_precision`, which it never exceeds."""
+    _check_all_listed(ranks, relevant)
+    place = _place(ranks)
+    before = np.where(ranks.rank > 1, (place - 1) / np.maximum(ranks.rank - 1, 1), 1.0)
+    return _mean(ranks, relevant, (before + place / ranks.rank) / 2)
 
 
 def average_precision_at_r(ranks: Ranks, relevant: np.ndarray) -> np.ndarray:
@@ -38,10 +46,21 @@ def average_precision_at_r(ranks: Ranks, relevant: np.ndarray) -> np.ndarray:
             f"MAP@R looks at as many neighbours as a query has matches: query {short[0]} has {relevant[short[0]]}, its "
             f"ranks go to {ranks.depth[short[0]]}"
         )
-    return _mean_precision(ranks, relevant, ranks.rank <= relevant[ranks.query])
+    return _mean(ranks, relevant, np.where(ranks.rank <= relevant[ranks.query], _place(ranks) / ranks.rank, 0.0))
 
 
-def _mean_precision(ranks: Ranks, relevant: np.ndarray, counted: np.ndarray) -> np.ndarray:
-    place = np.arange(1, len(ranks.rank) + 1) - ranks.offsets[ranks.query]
-    precision = np.where(counted, place / ranks.rank, 0.0)
-    return np.bincount(ranks.query, precision, len(ranks)) / relevant
+def _check_all_listed(ranks: Ranks, relevant: np.ndarray) -> None:
+    ranks.check_relevant(relevant)
+    missing = int((relevant - ranks.listed).sum())
+    if missing:
+        raise InputError(f"the ranks of {missing} matches are not listed; mAP needs the rank of every match")
+
+
+def _place(ranks: Ranks) -> np.ndarray:
+    """int64 (M,): which of its query's matches each is, from 1."""
+    return np.arange(1, len(ranks.rank) + 1) - ranks.offsets[ranks.query]
+
+
+def _mean(ranks: Ranks, relevant: np.ndarray, each: np.ndarray) -> np.ndarray:
+    """What there is of each match, (M,), summed over a query's, over its relevant: float64 (Q,)."""
+    return np.bincount(ranks.query, each, len(ranks)) / relevant

@@ -14,7 +14,8 @@ from hardmine.metrics.ranks import Ranks, ranks_of_lists
 
 
 def any_hit(ranks: Ranks, k: int) -> np.ndarray:
-    """1 for each query with a match among its k nearest, else 0: float64 (Q,); its mean is R@k (specs 9.2).
+    """1 for each query with a match among its k nearest, else 0: float64 (Q,); its mean is R@k (specs 9.2), and the
+    cumulative matching characteristic (CMC) of re-identification at rank k (specs 10).
 
     Raises InputError where the ranks do not go so far."""
     return (ranks.within(k) > 0).astype(np.float64)

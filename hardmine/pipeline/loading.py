@@ -1,16 +1,18 @@
-"""From batch plans to pixels: a dataset over a patch store that takes whole plans, and the prefetching loader."""
+"""From batch plans to pixels: a dataset over a patch store that takes whole plans, and the prefetching loader; and the
+plans beside the batches of any other dataset."""
 
 from __future__ import annotations
 
 import time
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
 from hardmine.errors import InputError
 from hardmine.store.patches import PatchStore
@@ -90,6 +92,57 @@ class PatchDataset(Dataset[Any]):
         gathered = time.perf_counter()
         pixels = torch.from_numpy(items) if self.transform is None else self.transform(items, plan, slots)
         return Loaded(pixels, plan, gathered - began, time.perf_counter() - gathered)
+
+
+class PairedDataset(Dataset[Any]):
+    """Any map-style dataset that has its items in the order of a patch store's rows. `__getitems__(plan)` returns
+    (list of the plan's items, plan). Use it through `paired`."""
+
+    def __init__(self, dataset: Dataset[Any]):
+        self.dataset = dataset
+
+    def __getitems__(self, plan: Plan) -> tuple[list[Any], Plan]:
+        """Items and plan of a whole batch. Raises InputError for a batch without a plan, or rows that are not there."""
+        if not hasattr(plan, "rows"):
+            raise InputError(
+                "a batch plan was expected: paired is for loaders with one of our samplers as batch_sampler"
+            )
+        rows, count = plan.rows.tolist(), len(self.dataset) if hasattr(self.dataset, "__len__") else None
+        if count is not None and rows and max(rows) >= count:
+            raise InputError(
+                f"the plan of step {getattr(plan, 'step', '?')} has row {max(rows)}, and the dataset {count} items: it "
+                "must have an item for each row of the patch store that the sampler is over, in their order"
+            )
+        many = getattr(self.dataset, "__getitems__", None)
+        return (many(rows) if many is not None else [self.dataset[row] for row in rows]), plan
+
+
+def paired(loader: DataLoader[Any]) -> DataLoader[Any]:
+    """A loader like `loader`, a DataLoader of any map-style dataset with one of our samplers as batch_sampler, whose
+    batches are (what it collates, plan).
+
+    Row i of the patch store is item i of the dataset. Views and flips of a plan are left to the user: `plan.views`,
+    `plan.symmetries`. Raises InputError where the loader has no batch sampler, or an iterable dataset.
+    """
+    if isinstance(loader.dataset, IterableDataset) or loader.batch_sampler is None:
+        raise InputError("paired takes a DataLoader of a map-style dataset made with batch_sampler=...")
+    return DataLoader(
+        PairedDataset(loader.dataset),
+        batch_sampler=loader.batch_sampler,
+        collate_fn=partial(_collate_items, loader.collate_fn),
+        num_workers=loader.num_workers,
+        pin_memory=loader.pin_memory,
+        timeout=loader.timeout,
+        worker_init_fn=loader.worker_init_fn,
+        multiprocessing_context=loader.multiprocessing_context,
+        generator=loader.generator,
+        prefetch_factor=loader.prefetch_factor,
+        persistent_workers=loader.persistent_workers,
+    )
+
+
+def _collate_items(collate: Callable[[list[Any]], Any], batch: tuple[list[Any], Plan]) -> tuple[Any, Plan]:
+    return collate(batch[0]), batch[1]
 
 
 def whole(batch: Any) -> Any:

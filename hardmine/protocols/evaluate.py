@@ -158,8 +158,14 @@ def score(network: Network, evaluation: Evaluation, device: torch.device) -> dic
     return found.metrics | {name: value for name, value in found.details.items() if name == chosen}
 
 
+def splits_of(evaluation: Evaluation) -> list[str]:
+    """The splits of its store that an evaluation describes. Raises UnknownNameError, InputError, MissingError."""
+    method = build_protocol(evaluation.protocol, evaluation.options)
+    return method.splits(PatchStore.open(evaluation.store), evaluation.split)
+
+
 def check_evaluations(recipe: Recipe) -> None:
-    """Raises UnknownNameError or InputError where a recipe evaluates or validates with a protocol or with options that
-    do not exist: to be said before the training, not after it."""
+    """Raises UnknownNameError or InputError where a recipe evaluates or validates with a protocol, with options or on a
+    split that do not exist, MissingError where the store does not: to be said before the training, not after it."""
     for each in (*recipe.evaluation, *((recipe.validation,) if recipe.validation is not None else ())):
-        build_protocol(each.protocol, each.options)
+        splits_of(each)

@@ -3,90 +3,59 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
-from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveInt, model_validator
 
 from hardmine.errors import InputError
 from hardmine.metrics.clustering import k_means, nmi, pairwise_f1
 from hardmine.options import Options as ProtocolOptions
 from hardmine.protocols.base import Describe, Evaluated, Protocol, protocols
 from hardmine.protocols.described import Described
+from hardmine.protocols.retrieval_benchmarks import settled, shortfall
 from hardmine.protocols.retrieval_figures import RANKED, Items, Retrieved, retrieve
+from hardmine.protocols.retrieval_options import DEFINITIONS, LONE, RetrievalOptions
 from hardmine.protocols.retrieval_pictures import Panel, draw_panels
 from hardmine.store.distances import as_descriptors
 from hardmine.store.patches import PatchStore
 from hardmine.store.search import nearest
 
 SHOWN = 5  # neighbours beside a pictured query
-DEFINITIONS = {
-    "r@k": "any hit: the share of queries with at least one of their class among the K nearest",
-    "recall-fraction": "the share of a query's class that is among the K nearest, mean over queries",
-    "map@r": "mean over queries of (sum of the precisions at the matches among the R nearest) / R, R matches in all",
-    "map": "mean over queries of the mean precision at each match, over the whole ranking",
-    "nmi": "2 I(C; Y) / (H(C) + H(Y)) of k-means clusters and classes, mean over the seeds",
-    "f1": "of the question whether two items share a cluster as they share a class, mean over the seeds",
-}
-
-Metric = Literal["r@k", "recall-fraction", "map@r", "map", "nmi", "f1"]
-
-
-def _listed(value: Any) -> Any:
-    """One value, or a comma-separated string, as a list of its own."""
-    if isinstance(value, str):
-        return [part.strip() for part in value.split(",")]
-    return [value] if isinstance(value, int) else value
-
-
-class RetrievalOptions(ProtocolOptions):
-    """k: the K of R@K and of the recall fraction.
-
-    metrics: which to measure; mAP ranks everything, NMI and F1 cluster, so they take longer. query_split,
-    gallery_split: rank the one for each of the other; else leave-one-out within the split. ties: 'row' orders equal
-    distances by row, 'optimistic' puts matches first, for parity with figures counted that way. clusters: of k-means,
-    the number of classes where None. seeds, iterations: of k-means. pictures: queries on the picture that `plot` draws,
-    those that find a match last ('worst') or 'random' ones. picture_seed: of that draw, and of the order of equally bad
-    ones.
-    """
-
-    k: Annotated[tuple[PositiveInt, ...], BeforeValidator(_listed), Field(min_length=1)] = (1, 2, 4, 8)
-    metrics: Annotated[tuple[Metric, ...], BeforeValidator(_listed), Field(min_length=1)] = (
-        "r@k",
-        "recall-fraction",
-        "map@r",
-    )
-    query_split: str | None = None
-    gallery_split: str | None = None
-    ties: Literal["row", "optimistic"] = "row"
-    clusters: PositiveInt | None = None
-    seeds: Annotated[tuple[NonNegativeInt, ...], BeforeValidator(_listed), Field(min_length=1)] = (0, 1, 2)
-    iterations: PositiveInt = 20
-    pictures: PositiveInt = 8
-    pictured: Literal["worst", "random"] = "worst"
-    picture_seed: NonNegativeInt = 0
-
-    @model_validator(mode="after")
-    def _both_splits(self) -> RetrievalOptions:
-        if (self.query_split is None) != (self.gallery_split is None):
-            raise ValueError("query_split and gallery_split go together: give both, or neither for leave-one-out")
-        return self
 
 
 @protocols.register("retrieval")
 class Retrieval(Protocol):
-    """Specs 9: Euclidean distance of the descriptors as they are, equal distances by row, a query never finds itself.
+    """Specs 9 to 11: Euclidean distance of the descriptors as they are, equal distances by row, a query never finds
+    itself. With the option `protocol`, a published benchmark.
 
-    Queries without a match ('lone') are left out of every ranking metric, and counted; in leave-one-out they stay in
-    the gallery. NMI and F1 cluster every item, lone ones too, of queries and gallery together.
+    Queries without a match ('lone') are left out of every ranking metric, unless `lone` says otherwise, and counted; in
+    leave-one-out they stay in the gallery. NMI and F1 cluster every item, lone ones too, of queries and gallery
+    together.
     """
 
     Options: ClassVar[type[ProtocolOptions]] = RetrievalOptions
     options: RetrievalOptions
 
+    def __init__(self, options: RetrievalOptions):
+        settled_options, self.benchmark, self.changed = settled(options)
+        super().__init__(settled_options)
+
     def splits(self, store: PatchStore, split: str | None) -> list[str]:
-        """The splits whose rows have to be described. Raises InputError for a split beside query_split."""
-        o = self.options
+        """The splits whose rows have to be described. Raises InputError for a split beside query_split, or other than
+        the benchmark's, or where the store lacks one of the benchmark's."""
+        o, benchmark = self.options, self.benchmark
+        if benchmark is not None:
+            missing = [name for name in benchmark.sizes if name not in store.split_names]
+            if missing:
+                raise InputError(
+                    f"{store.path} has no split {missing[0]!r} (it has {', '.join(store.split_names)}), which the "
+                    f"protocol {benchmark.name!r} is about: ingest the dataset with the reader {benchmark.name!r}"
+                )
+            if benchmark.split is not None and split not in (None, benchmark.split):
+                raise InputError(
+                    f"the protocol {benchmark.name!r} is about {benchmark.split!r}, not the split {split!r}"
+                )
+            split = benchmark.split or split
         if o.query_split is None or o.gallery_split is None:
             return [store.resolve_split(split)]
         if split is not None:
@@ -97,8 +66,8 @@ class Retrieval(Protocol):
         """The metrics of the used rows of the split, or splits. Raises InputError where no query has a match."""
         o = self.options
         splits = self.splits(store, split)
-        gallery = _items(store, describe, splits[-1])
-        queries = _items(store, describe, splits[0]) if len(splits) > 1 else None
+        gallery = self._items(store, describe, splits[-1])
+        queries = self._items(store, describe, splits[0]) if len(splits) > 1 else None
         facts: dict[str, Any] = {
             **({"split": splits[0]} if queries is None else {"query_split": splits[0], "gallery_split": splits[1]}),
             "protocol": "leave-one-out" if queries is None else "query/gallery",
@@ -107,6 +76,11 @@ class Retrieval(Protocol):
             "ties": o.ties,
             "definitions": {name: DEFINITIONS[name] for name in o.metrics},
         }
+        if queries is not None:
+            facts["distractors"] = int((~np.isin(gallery.labels, queries.labels)).sum())
+        if o.junk is not None:
+            facts["junk_dropped"] = int((store.used & self._is_junk(store)).sum())
+        facts |= self._published(dict(zip(splits, [gallery] if queries is None else [queries, gallery])))
         metrics: dict[str, float] = {}
         details: dict[str, float] = {}
         curves = {}
@@ -116,9 +90,11 @@ class Retrieval(Protocol):
             found = retrieve(
                 gallery, queries, ks=o.k, metrics=ranked, ties=o.ties, lists=lists if queries is None else None
             )
-            for name, value in found.values.items():
-                (details if name.startswith("recall-fraction") else metrics)[name] = float(value.mean())
-            facts |= {"queries": len(found.query), "lone": found.lone, "neighbours": _said(found, lists, source)}
+            self._figures(found, metrics, details)
+            facts |= {"queries": len(found.query), "lone": found.lone, "lone_queries": LONE[o.lone]}
+            if o.left_out_by is not None:
+                facts[f"left_out_by_{o.left_out_by}"] = int(found.left_out.sum())
+            facts["neighbours"] = _said(found, lists, source)
             curves["pictured"] = self._pictured(gallery, queries or gallery, found)
             self._store = store
         if {"nmi", "f1"} & set(o.metrics):
@@ -137,14 +113,74 @@ class Retrieval(Protocol):
             panels += [Panel(name, int(row), near[near >= 0]) for row, near in zip(*each.curves["pictured"])]
         draw_panels(self._store, panels, file)
 
+    def _items(self, store: PatchStore, describe: Describe, split: str) -> Items:
+        """The items of a split but junk. Raises InputError where the store lacks the column to leave out by."""
+        rows = store.rows(split)
+        if self.options.junk is not None:
+            rows = rows[~self._is_junk(store)[rows]]
+        groups, by = None, self.options.left_out_by
+        if by is not None:
+            column = store.column(by)
+            if column is None or column.ndim != 1:
+                raise InputError(f"{store.path} has no column {by!r} with a value for each item, to leave items out by")
+            groups = column[rows]
+        return Items(as_descriptors(describe(rows), rows), rows, store.label[rows], groups)
+
+    def _is_junk(self, store: PatchStore) -> np.ndarray:
+        """bool (N,)."""
+        junk, raw = self.options.junk, store.raw_label
+        if isinstance(junk, str) != (raw.dtype.kind == "S"):
+            kind = "words" if raw.dtype.kind == "S" else "numbers"
+            raise InputError(f"junk = {junk!r}, and the raw labels of {store.path} are {kind}")
+        return raw == (junk.encode() if isinstance(junk, str) else junk)
+
+    def _published(self, items: dict[str, Items]) -> dict[str, Any]:
+        """What is to be said of the benchmark, against what is there of it."""
+        if self.benchmark is None:
+            return {}
+        found = {
+            split: {
+                w: len(np.unique(each.labels)) if w == "classes" else len(each.rows)
+                for w in self.benchmark.sizes[split]
+            }
+            for split, each in items.items()
+        }
+        facts: dict[str, Any] = {
+            "benchmark": self.benchmark.name,
+            "expected": dict(self.benchmark.sizes),
+            "found": found,
+        }
+        facts |= {"changed": self.changed} if self.changed else {}
+        return facts | ({"partial": True} if shortfall(found, self.benchmark) else {})
+
+    def _figures(self, found: Retrieved, metrics: dict[str, float], details: dict[str, float]) -> None:
+        """The figures of the rankings, by the names that the benchmark has for them."""
+        hit = "r@" if self.benchmark is None else self.benchmark.hit
+        every = len(found.query) + found.lone
+        for name, value in found.values.items():
+            into = details if name.startswith("recall-fraction") else metrics
+            called = name.replace("r@", hit) if name.startswith("r@") else name
+            into[called] = float(value.sum() / every if self.options.lone == "miss" else value.mean())
+            if self.options.lone == "both":
+                details[f"{called}-all-queries"] = float(value.sum() / every)
+
     def _pictured(self, gallery: Items, asking: Items, found: Retrieved) -> tuple[np.ndarray, np.ndarray]:
         """Rows of the queries to draw, (n,), and of their nearest, (n, 5), -1 padded."""
         chance = np.random.default_rng(self.options.picture_seed).permutation(len(found.query))
         order = np.lexsort((chance, -found.first)) if self.options.pictured == "worst" else np.argsort(chance)
         chosen = found.query[order[: self.options.pictures]]
-        rows = asking.rows[chosen]
-        near = nearest(gallery.descriptors, gallery.rows, SHOWN, queries=asking.descriptors[chosen], query_rows=rows)
-        return rows, near.rows
+        rows, more = asking.rows[chosen], int(found.left_out[chosen].max(initial=0))
+        near = nearest(
+            gallery.descriptors, gallery.rows, SHOWN + more, queries=asking.descriptors[chosen], query_rows=rows
+        ).rows
+        if more and gallery.groups is not None and asking.groups is not None:
+            at = np.searchsorted(gallery.rows, np.maximum(near, 0)).clip(max=len(gallery.rows) - 1)
+            out = (gallery.labels[at] == asking.labels[chosen, None]) & (
+                gallery.groups[at] == asking.groups[chosen, None]
+            )
+            kept = np.argsort((near < 0) | out, axis=1, kind="stable")[:, :SHOWN]
+            near = np.where(np.take_along_axis(out, kept, 1), -1, np.take_along_axis(near, kept, 1))
+        return rows, near
 
     def _cluster(
         self,
@@ -176,11 +212,6 @@ class Retrieval(Protocol):
             "seeds": list(o.seeds),
             "iterations": o.iterations,
         }
-
-
-def _items(store: PatchStore, describe: Describe, split: str) -> Items:
-    rows = store.rows(split)
-    return Items(as_descriptors(describe(rows), rows), rows, store.label[rows])
 
 
 def _said(found: Retrieved, lists: np.ndarray | None, source: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hardmine.protocols.evaluate import check_evaluations, score
+from hardmine.protocols.evaluate import check_evaluations, score, splits_of
 from hardmine.train.loop import Progress, train
 from hardmine.train.ranks import joined, launched_as
 from hardmine.train.recipe import load_recipe
@@ -27,6 +27,12 @@ def run_train(
         check_evaluations(loaded)
         folder = run or Path("runs") / f"{Path(recipe).stem}-{loaded.digest()[:8]}"
         result = train(
-            loaded, folder, score, must_resume=resume, ranks=ranks, progress=progress if ranks.first else None
+            loaded,
+            folder,
+            score,
+            splits_of,
+            must_resume=resume,
+            ranks=ranks,
+            progress=progress if ranks.first else None,
         )
     return {"run": str(result.path), "trained_steps": result.trained, "processes": ranks.size, **result.result}

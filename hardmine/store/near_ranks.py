@@ -1,27 +1,33 @@
 """The ranks of matches as far as a depth, for each query its own, in blocks of bounded memory.
 
 As `ranking.match_ranks`, but only ranks up to `depth` are wanted, so most items need no look: a first pass over
-each query's matches and a sample of the others bounds the distance of its depth-th neighbour, the second pass keeps
-what is within that bound. Where the queries are the database, a distance is computed once for both of its ends.
-Distances come from float32 products; items that their rounding cannot tell from a match are compared by the float32
-number of `pair_distances`, then by row, as in neighbour lists.
+each query's matches and a sample of the others guesses a limit that its depth-th neighbour is most likely within, the
+second pass keeps what is within that limit, and counts it. A query for which it is too little after all comes again
+with a limit that is certain, so the guess costs time where it is wrong, and changes nothing. Where the queries are the
+database, a distance is computed once for both of its ends. Distances come from float32 products; items that their
+rounding cannot tell from a match are compared by the float32 number of `pair_distances`, then by row, as in neighbour
+lists.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
+from scipy.special import gammaincinv
 
 from hardmine.errors import InputError, UnknownNameError
-from hardmine.store.distances import full_float32, listed_distances
+from hardmine.store.distances import listed_distances
+from hardmine.store.ordered import OrderedMap, in_order_on
 from hardmine.store.ranking import TIES
 from hardmine.store.search import prepare, rounding
 
-STRIDE = 32  # one item in so many bounds the distances
-BLOCK, TILE = 512, 1 << 12  # queries and items whose squared distances are held at once: 8 MB
+STRIDE = 32  # one item in so many is looked at for the limit
+WRONG = 0.03  # of the queries, about so many may have to come again; a surer guess has more candidates
+BLOCK = 1 << 9  # queries, and items, whose squared distances are held at once: 1 MB, which stays in the cache
 MOST_PENDING = 1 << 25  # candidates and matches that may wait for their query's turn: 256 MB
 COLUMN_BITS = 22
 MOST_ITEMS = 1 << COLUMN_BITS
@@ -41,14 +47,16 @@ class NearRanks:
 
 @dataclass(frozen=True)
 class Matches:
-    """Matches of a block of queries that may be within their depth, sorted by (query, value): line int16 (M,) in the
-    block, column int32, value float32, the squared distance. limit: float32 (B,), nothing beyond it is among a query's
-    depth nearest, or nearer than its farthest match. expected: about how many items of other labels are within it."""
+    """Matches of a block of queries that are within their limit, sorted by (query, value): line int16 (M,) in the
+    block, column int32, value float32, the squared distance. limit: float32 (B,), items nearer than such a match are
+    within it. cut: float32 (B,), matches that are not here are so far that they come after all items within it; inf
+    where every match is here. expected: about how many items of other labels are within the limits."""
 
     line: np.ndarray
     column: np.ndarray
     value: np.ndarray
     limit: np.ndarray
+    cut: np.ndarray
     expected: int
 
 
@@ -106,129 +114,176 @@ class _Near:
         self.depth = depth[self.order]
         self.row_order = np.argsort(np.argsort(sets.rows)) if ties == "row" else np.zeros(len(sets.rows), np.int64)
         self.block = min(MOST_QUERIES, block or BLOCK)
-        self.buffer = torch.empty(self.block * TILE)
         # [x, |x|^2, 1] . [-2 y, 1, |y|^2] is a squared distance
-        norm = _square_norms(self.base)
-        self.right = torch.cat([-2 * self.base, torch.ones_like(norm), norm], 1)
-        self.sample = np.arange(0, len(sets.rows), STRIDE)
-        self.right_sample = self.right[torch.from_numpy(self.sample)]
-        length = self.query.norm(dim=1).numpy()
-        longest = float(norm.max().sqrt()) if len(norm) else 0.0
+        x = self.base.numpy()
+        self.right = np.empty((len(x), x.shape[1] + 2), np.float32)
+        np.multiply(x, -2, out=self.right[:, :-2])
+        self.right[:, -2], self.right[:, -1] = 1, _square_norms(x)
+        stratum = np.arange(0, len(x), STRIDE)  # one item of each, in no step with what is inside the classes
+        self.sample = np.minimum(stratum + np.random.default_rng(0).integers(STRIDE, size=len(stratum)), len(x) - 1)
+        self.right_sample = self.right[self.sample]
+        # items that are within the distance of the nearest sampled one, the second, ...: certainly, and most likely
+        self.certain = np.arange(1.0, len(stratum) + 1)
+        self.likely = np.maximum(STRIDE * gammaincinv(self.certain, WRONG), self.certain)
+        length, longest = np.sqrt(_square_norms(self.query.numpy())), np.sqrt(self.right[:, -1].max(initial=0))
         self.slack = (2 * rounding(self.base.shape[1] + 2) * (length + longest) ** 2).astype(np.float32)
 
-    @torch.inference_mode()
     def blocks(self) -> Iterator[NearRanks]:
-        parts = [slice(start, start + self.block) for start in range(0, len(self.query), self.block)]
-        with full_float32():
-            known = self._known(parts) if self.symmetric else None
-            limit = None if known is None else np.concatenate([each.limit for each in known])
-            pending: list[list[np.ndarray]] = [[] for _ in parts]
-            for i, part in enumerate(parts):
-                matches = self._matches(part) if known is None else known[i]
-                keys, pending[i] = pending[i], []
-                for start in range(0 if limit is None else part.start, len(self.base), TILE):
-                    square = self._squares(part, self.right[start : start + TILE])
-                    keys.append(self._keys(square, matches.limit, part, start))
-                    if limit is not None:
-                        self._other_end(square, limit, part, start, pending)
-                yield self._ranked(np.sort(np.concatenate(keys)), matches, part)
+        """The ranks of all queries, on as many threads as torch has."""
+        parts = [np.arange(i, min(i + self.block, len(self.query))) for i in range(0, len(self.query), self.block)]
+        again = [np.zeros(0, np.int64)]
+        with in_order_on(torch.get_num_threads()) as every:
+            known = self._known(parts, every) if self.symmetric else None
+            for part, matches, keys in (
+                every(self._alone, parts) if known is None else self._together(parts, known, every)
+            ):
+                ranks, short = self._ranked(keys, matches, part)
+                again.append(part[short])
+                yield ranks
+            left = np.concatenate(again)
+            rest = np.split(left, range(self.block, len(left), self.block)) if len(left) else []
+            for part, matches, keys in every(partial(self._alone, surely=True), rest):
+                yield self._ranked(keys, matches, part)[0]
 
-    def _known(self, parts: list[slice]) -> list[Matches] | None:
+    def _alone(self, part: np.ndarray, surely: bool = False) -> tuple[np.ndarray, Matches, list[np.ndarray]]:
+        """A block with its matches and the keys of the items of other labels within its limits: all are looked at."""
+        matches, left = self._matches(part, self.certain if surely else self.likely), self._left(part)
+        room = self._room()
+        starts = range(0, len(self.base), self.block)
+        squares = ((first, _squares(left, self.right[first : first + self.block], room)) for first in starts)
+        return part, matches, [self._keys(square, matches.limit, part, first) for first, square in squares]
+
+    def _together(
+        self, parts: list[np.ndarray], known: list[Matches], every: OrderedMap
+    ) -> Iterator[tuple[np.ndarray, Matches, list[np.ndarray]]]:
+        """The same for each block of the database, in order; what two blocks have in common is looked at once."""
+        pending: list[list[np.ndarray]] = [[] for _ in parts]
+
+        def look(i: int) -> list[np.ndarray]:
+            part, limit, left, room = parts[i], known[i].limit, self._left(parts[i]), self._room()
+            square = _squares(left, self.right[part[0] : part[-1] + 1], room)
+            keys = [self._keys(square, limit, part, part[0])]
+            for j in range(i + 1, len(parts)):
+                square = _squares(left, self.right[parts[j][0] : parts[j][-1] + 1], room)
+                keys.append(self._both_keys(square, part, limit, parts[j], known[j].limit, pending[j]))
+            return keys
+
+        for i, keys in enumerate(every(look, range(len(parts)))):  # those before i have added theirs to what is pending
+            keys += pending[i]
+            pending[i] = []
+            yield parts[i], known[i], keys
+
+    def _known(self, parts: list[np.ndarray], every: OrderedMap) -> list[Matches] | None:
         """The matches of all queries, or None where with the candidates to expect they would take too much room."""
         found, room = [], MOST_PENDING
-        for part in parts:
-            found.append(self._matches(part))
-            room -= len(found[-1].line) + found[-1].expected
+        for matches in every(partial(self._matches, within=self.likely), parts):
+            found.append(matches)
+            room -= len(matches.line) + matches.expected
             if room < 0:
                 return None
         return found
 
-    def _squares(self, part: slice, right: torch.Tensor) -> np.ndarray:
-        """Squared distances float32 (B, n) of a block of queries to some columns, valid until the next call."""
-        query = self.query[part]
-        left = torch.cat([query, _square_norms(query), torch.ones(len(query), 1)], 1)
-        shape = len(left), len(right)
-        room = self.buffer[: shape[0] * shape[1]] if shape[0] * shape[1] <= len(self.buffer) else torch.empty(shape)
-        return torch.mm(left, right.T, out=room.view(shape)).numpy()
+    def _left(self, part: np.ndarray) -> np.ndarray:
+        """What a product with the right gives squared distances of a block of queries, float32 (B, D + 2)."""
+        query = self.query.numpy()[part]
+        return np.column_stack([query, _square_norms(query), np.ones(len(query), np.float32)])
 
-    def _matches(self, part: slice) -> Matches:
-        ranges, own, depth = self.range[part], self.own[part], self.depth[part]
-        first, last = int(ranges[:, 0].min()), int(ranges[:, 1].max())
-        square = self._squares(part, self.right[first:last])
-        is_match = self.base_label[first:last] == self.label[part, None]
-        own_line = np.flatnonzero((own >= first) & (own < last))
-        is_match[own_line, own[own_line] - first] = False
-        line, place = np.nonzero(is_match)
-        key = np.sort(_key(line, square[line, place], place))
-        place, value = key & (MOST_ITEMS - 1), _value(key)
-        count = np.bincount(line, minlength=len(own))
+    def _room(self) -> np.ndarray:
+        return np.empty(self.block * self.block, np.float32)
+
+    def _matches(self, part: np.ndarray, within: np.ndarray) -> Matches:
+        """within: (sampled items,), how many items are within the distance of the nearest of them, the second, ..."""
+        depth, slack = self.depth[part], self.slack[part]
+        left = self._left(part)
+        keys = np.concatenate([np.zeros(0, np.int64), *self._match_keys(part, left)])
+        keys.sort(kind="stable")  # they are in order of line already
+        line, column, value = keys >> (VALUE_BITS + COLUMN_BITS), keys & (MOST_ITEMS - 1), _value(keys)
+        count = np.bincount(line, minlength=len(part))
         offset = np.cumsum(count) - count
-        sampled = self._squares(part, self.right_sample)
+        sampled = _squares(left, self.right_sample)
         sampled[self.base_label[self.sample] == self.label[part, None]] = np.inf
-        matched = np.full((len(own), int(count.max(initial=0))), np.inf, np.float32)
-        matched[line, np.arange(len(line)) - offset[line]] = value
-        both = np.concatenate([matched, sampled], 1)
-        kth = np.clip(depth, 1, both.shape[1]) - 1
-        bound = np.partition(both, np.unique(kth), 1)[np.arange(len(own)), kth]
-        bound[depth > both.shape[1]] = np.inf
+        most = min(int(np.searchsorted(within, depth.max(initial=1))) + 1, sampled.shape[1])
+        near = np.sort(np.partition(sampled, most - 1, 1)[:, :most], 1).clip(min=0)
+        below = np.searchsorted(keys, _key(np.arange(len(part))[:, None], near, MOST_ITEMS - 1), "right")
+        enough = below - offset[:, None] + within[:most] >= depth[:, None]
+        cut = np.where(enough.any(1), near[np.arange(len(part)), enough.argmax(1)], np.float32(np.inf))
         farthest = np.where(count > 0, value[np.minimum(offset + count - 1, len(value) - 1)], 0) if len(value) else 0
-        limit = np.where((depth > 0) & (count > 0), np.minimum(bound, farthest) + self.slack[part], -1)
-        limit = limit.astype(np.float32)
-        reach = value <= limit[line]
-        column = (first + place[reach]).astype(np.int32)
+        cut = np.where(farthest <= cut + slack, np.float32(np.inf), cut)
+        limit = np.where(np.isinf(cut), farthest + slack, cut + 2 * slack)
+        limit = np.where((depth > 0) & (count > 0), limit, -1).astype(np.float32)
+        reach = (value <= cut[line] + slack[line]) & (limit[line] >= 0)
         expected = STRIDE * int(np.count_nonzero(sampled <= limit[:, None]))
-        return Matches(line[reach].astype(np.int16), column, value[reach], limit, expected)
+        short = line[reach].astype(np.int16), column[reach].astype(np.int32), value[reach]
+        return Matches(*short, limit, cut, expected)
 
-    def _keys(self, square: np.ndarray, limit: np.ndarray, part: slice, from_column: int) -> np.ndarray:
-        """Keys of the items of other labels within each query's limit."""
+    def _match_keys(self, part: np.ndarray, left: np.ndarray) -> Iterator[np.ndarray]:
+        ranges, own = self.range[part], self.own[part]
+        for first in range(int(ranges[:, 0].min()), int(ranges[:, 1].max()), self.block):
+            last = min(first + self.block, int(ranges[:, 1].max()))
+            square = _squares(left, self.right[first:last])
+            is_match = self.base_label[first:last] == self.label[part, None]
+            line = np.flatnonzero((own >= first) & (own < last))
+            is_match[line, own[line] - first] = False
+            line, place = np.divmod(np.flatnonzero(is_match), last - first)
+            yield _key(line, square[line, place], place + first)
+
+    def _keys(self, square: np.ndarray, limit: np.ndarray, part: np.ndarray, first: int) -> np.ndarray:
+        """Keys of the items of other labels within each query's limit, of the columns from `first` on."""
         flat = np.flatnonzero(square <= limit[:, None])
         line, place = np.divmod(flat, square.shape[1])
-        return self._packed(line, square.reshape(-1)[flat], place + from_column, self.label[part][line])[0]
+        other = self.base_label[first + place] != self.label[part][line]
+        return _key(line[other], square.reshape(-1)[flat[other]], first + place[other])
 
-    def _other_end(
-        self, square: np.ndarray, limit: np.ndarray, part: slice, start: int, pending: list[list[np.ndarray]]
-    ) -> None:
-        """The same for the queries of later blocks, whose distances to this block are columns from `start` on."""
-        skip = min(max(0, part.stop - start), square.shape[1])
-        flat = np.flatnonzero(square[:, skip:] <= limit[start + skip : start + square.shape[1]])
-        line, place = np.divmod(flat, max(1, square.shape[1] - skip))
-        place += skip
-        to = (place + start) // self.block
-        order = np.argsort((to - to.min(initial=0)).astype(np.uint16), kind="stable")
-        line, place, to = line[order], place[order], to[order]
-        query = place + start
-        keys, kept = self._packed(query % self.block, square[line, place], part.start + line, self.label[query])
-        to = to[kept]
-        for i in np.unique(to):
-            pending[i].append(keys[slice(*np.searchsorted(to, (i, i + 1)))])
+    def _both_keys(
+        self,
+        square: np.ndarray,
+        part: np.ndarray,
+        limit: np.ndarray,
+        later: np.ndarray,
+        its_limit: np.ndarray,
+        its: list[np.ndarray],
+    ) -> np.ndarray:
+        """The same of the columns of a later block; and to `its` keys those that this block gives the later one."""
+        flat = np.flatnonzero((square <= limit[:, None]) | (square <= its_limit))
+        line, place = np.divmod(flat, len(later))
+        value = square.reshape(-1)[flat]
+        if self.base_label[part[-1]] == self.base_label[later[0]]:  # a class lies in both
+            other = self.base_label[part[0] + line] != self.base_label[later[0] + place]
+            line, place, value = line[other], place[other], value[other]
+        here, there = value <= limit[line], value <= its_limit[place]
+        its.append(_key(place[there], value[there], part[0] + line[there]))
+        return _key(line[here], value[here], later[0] + place[here])
 
-    def _packed(
-        self, line: np.ndarray, value: np.ndarray, column: np.ndarray, label: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Keys of the items that have another label than the query, and which they are."""
-        other = self.base_label[column] != label
-        return _key(line[other], value[other], column[other]), other
-
-    def _ranked(self, keys: np.ndarray, matches: Matches, part: slice) -> NearRanks:
-        """Ranks of a block from the sorted keys of all items of other labels that are within its limits."""
-        size = len(self.query[part])
+    def _ranked(self, all_keys: list[np.ndarray], matches: Matches, part: np.ndarray) -> tuple[NearRanks, np.ndarray]:
+        """Ranks of a block from the keys of all items of other labels that are within its limits; and the places in the
+        block of queries that are not among them, since for them the limit was too near."""
+        keys = torch.from_numpy(np.concatenate(all_keys)).sort()[0].numpy()
         line, column, value = matches.line.astype(np.int64), matches.column.astype(np.int64), matches.value
-        slack = self.slack[part][line]
+        depth, slack, every = self.depth[part], self.slack[part][line], np.arange(len(part))
         before = np.searchsorted(keys, _key(line, value - slack, 0))
         upto = np.searchsorted(keys, _key(line, value + slack, MOST_ITEMS - 1), "right")
         open_ = np.flatnonzero(upto > before)
         if len(open_):
             before[open_] = self._settled(keys, before[open_], upto[open_], line[open_], column[open_], part)
-        start = np.searchsorted(keys, _key(np.arange(size), 0.0, 0))
+        start = np.searchsorted(keys, _key(every, 0.0, 0))
         before = np.sort((line << 40) + before - start[line], kind="stable") - (line << 40)  # nearly sorted
-        count = np.bincount(line, minlength=size)
+        count = np.bincount(line, minlength=len(part))
+        in_front = np.searchsorted(keys, _key(every, matches.cut, MOST_ITEMS - 1), "right") - start + count
+        good = np.isinf(matches.cut) | (in_front >= depth)  # the matches that are not here have ranks beyond the depth
         rank = before + np.arange(1, len(line) + 1) - (np.cumsum(count) - count)[line]
-        inside = rank <= self.depth[part][line]
-        count = np.bincount(line[inside], minlength=size)
-        return NearRanks(self.order[part], rank[inside], np.concatenate([[0], np.cumsum(count)]).astype(np.int64))
+        inside = (rank <= depth[line]) & good[line]
+        count = np.bincount(line[inside], minlength=len(part))[good]
+        offsets = np.concatenate([[0], np.cumsum(count)]).astype(np.int64)
+        return NearRanks(self.order[part[good]], rank[inside], offsets), np.flatnonzero(~good)
 
     def _settled(
-        self, keys: np.ndarray, before: np.ndarray, upto: np.ndarray, line: np.ndarray, column: np.ndarray, part: slice
+        self,
+        keys: np.ndarray,
+        before: np.ndarray,
+        upto: np.ndarray,
+        line: np.ndarray,
+        column: np.ndarray,
+        part: np.ndarray,
     ) -> np.ndarray:
         """How many keys are in front of each match, those from `before` to `upto` compared by listed distance."""
         first = np.maximum(before, np.concatenate([[0], np.maximum.accumulate(upto)[:-1]]))  # without what they share
@@ -238,7 +293,7 @@ class _Near:
         all_lines = np.concatenate([line, others >> (VALUE_BITS + COLUMN_BITS)])
         all_columns = np.concatenate([column, others & (MOST_ITEMS - 1)])
         query, base = torch.from_numpy(all_lines), torch.from_numpy(all_columns)
-        distance = listed_distances(self.query[part], query, self.base, base).numpy()
+        distance = listed_distances(self.query, torch.from_numpy(part)[query], self.base, base).numpy()
         match_key, other_key = np.split(_key(all_lines, distance, self.row_order[all_columns]), [len(line)])
         surely = before - np.searchsorted(place, before)
         return surely + np.searchsorted(np.sort(other_key), match_key)
@@ -250,11 +305,18 @@ def _key(line: np.ndarray, value: np.ndarray | float, column: np.ndarray | int) 
     return (line << (VALUE_BITS + COLUMN_BITS)) | (bits << COLUMN_BITS) | column
 
 
+def _squares(left: np.ndarray, right: np.ndarray, room: np.ndarray | None = None) -> np.ndarray:
+    """Squared distances float32 (B, n) of a block of queries to some items, in `room` where it is given."""
+    shape = len(left), len(right)
+    out = np.empty(shape, np.float32) if room is None else room[: shape[0] * shape[1]].reshape(shape)
+    return np.matmul(left, right.T, out=out)
+
+
+def _square_norms(x: np.ndarray) -> np.ndarray:
+    """float32 (n,), of sums in float64."""
+    return np.einsum("nd,nd->n", x, x, dtype=np.float64).astype(np.float32)
+
+
 def _value(key: np.ndarray) -> np.ndarray:
     """float32: the values of keys."""
     return (key >> COLUMN_BITS & (1 << VALUE_BITS) - 1).astype(np.int32).view(np.float32)
-
-
-def _square_norms(x: torch.Tensor) -> torch.Tensor:
-    """float32 (n, 1), each rounded once."""
-    return x.double().square().sum(1, keepdim=True).float()

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from hardmine.errors import UnknownNameError
+from hardmine.errors import InputError, UnknownNameError
 from hardmine.store.distances import listed_distances
 from hardmine.store.search import Sets, prepare
 
@@ -53,23 +53,44 @@ def match_ranks(
     queries: np.ndarray | torch.Tensor | None = None,
     query_rows: np.ndarray | None = None,
     query_labels: np.ndarray | None = None,
+    groups: np.ndarray | None = None,
+    query_groups: np.ndarray | None = None,
     ties: str = "row",
     block: int | None = None,
 ) -> Iterator[MatchRanks]:
     """Ranks of each query's matches, the items of its label, in its ranking of `database` (N, D) without its own row.
 
     Arguments as `store.search.nearest`. ties: 'row' orders equal distances by row; 'optimistic' puts a match in front
-    of every other item at its distance (Deep_Metric, DSDML and ms-loss count that way). block: queries at once, chosen
-    by memory where None; it does not change the result. Raises InputError, NumericalError, UnknownNameError.
+    of every other item at its distance (Deep_Metric, DSDML and ms-loss count that way). groups, query_groups: int (N,)
+    and (Q,): an item of the query's label and of its group is not in its ranking (re-identification leaves out what the
+    query's own camera saw of the person). block: queries at once, chosen by memory where None; it does not change the
+    result. Raises InputError, NumericalError, UnknownNameError.
     """
     if ties not in TIES:
         raise UnknownNameError("tie rule", ties, TIES)
     sets = prepare(database, rows, queries, query_rows, labels, query_labels, "euclidean", None)
     block = block or max(1, min(1024, VALUES_AT_ONCE // max(1, len(sets.rows))))
-    return _blocks(sets, ties, block)
+    return _blocks(sets, _groups(rows, sets, groups, groups if queries is None else query_groups), ties, block)
 
 
-def _blocks(sets: Sets, ties: str, block: int) -> Iterator[MatchRanks]:
+Groups = tuple[np.ndarray, np.ndarray]  # of the database in the order of the sets, and of the queries
+
+
+def _groups(rows: np.ndarray, sets: Sets, groups: np.ndarray | None, query_groups: np.ndarray | None) -> Groups | None:
+    if groups is None and query_groups is None:
+        return None
+    if groups is None or query_groups is None:
+        raise InputError("groups of the database and of the queries go together: one of them is missing")
+    if groups.shape != sets.rows.shape or query_groups.shape != (len(sets.query),):
+        raise InputError(
+            f"groups have the shapes {groups.shape} and {query_groups.shape}; expected one for each of "
+            f"{len(sets.rows)} items and {len(sets.query)} queries"
+        )
+    by_row = np.argsort(rows)
+    return groups[by_row[np.searchsorted(rows, sets.rows, sorter=by_row)]], query_groups
+
+
+def _blocks(sets: Sets, groups: Groups | None, ties: str, block: int) -> Iterator[MatchRanks]:
     base = sets.base.double()
     norm = (base * base).sum(1)
     longest = math.sqrt(float(norm.max())) if len(norm) else 0.0
@@ -82,7 +103,8 @@ def _blocks(sets: Sets, ties: str, block: int) -> Iterator[MatchRanks]:
         settled: list[np.ndarray] = []
         unsettled: list[Unsettled] = []
         for i in range(len(square)):
-            before, rest = _place(square[i], sets, start + i, i, slack[i])
+            column = _matches(sets, groups, start + i)
+            before, rest = _place(square[i], sets, start + i, i, column, slack[i])
             settled.append(before)
             unsettled += [rest] if rest is not None else []
         for line, before in _settle(sets, query.float(), unsettled, row_order):
@@ -94,11 +116,21 @@ def _blocks(sets: Sets, ties: str, block: int) -> Iterator[MatchRanks]:
         yield MatchRanks(start, before + place, offsets)
 
 
-def _place(square: np.ndarray, sets: Sets, number: int, line: int, slack: float) -> tuple[np.ndarray, Unsettled | None]:
-    """Others in front of each match of one query, ascending, and what is open about it. square: (N,), spoilt."""
+def _matches(sets: Sets, groups: Groups | None, number: int) -> np.ndarray:
+    """int64: the columns of the items that query `number` is to find."""
     assert sets.same_label is not None
     column = np.arange(*sets.same_label[number])
-    column = column[column != sets.self_column[number]]
+    if groups is not None:
+        column = column[groups[0][column] != groups[1][number]]
+    return column[column != sets.self_column[number]]
+
+
+def _place(
+    square: np.ndarray, sets: Sets, number: int, line: int, column: np.ndarray, slack: float
+) -> tuple[np.ndarray, Unsettled | None]:
+    """Others in front of each match of one query, ascending, and what is open about it. square: (N,), spoilt. column:
+    those of the matches."""
+    assert sets.same_label is not None
     own = square[column]
     order = np.argsort(own, kind="stable")
     own, column = own[order], column[order]

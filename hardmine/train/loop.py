@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,6 +56,7 @@ def train(
     recipe: Recipe,
     path: str | Path,
     score: Score | None = None,
+    splits: Callable[[Evaluation], Sequence[str | None]] | None = None,
     *,
     must_resume: bool = False,
     device: str | torch.device | None = None,
@@ -63,9 +64,10 @@ def train(
     progress: Progress | None = None,
 ) -> TrainResult:
     """Train `recipe` in the run folder `path`. The same call on an unfinished run continues it, on a finished one
-    does nothing. score: needed where the recipe has a validation section. ranks: the processes that share the training,
-    see `ranks.joined`; None is this one alone, on `device`. On SIGTERM it writes a checkpoint after the present step
-    and raises Stopped.
+    does nothing. score: needed where the recipe has a validation section. splits: which splits of its store an
+    evaluation describes (`protocols.evaluate.splits_of`), that of the evaluation where None. ranks: the processes that
+    share the training, see `ranks.joined`; None is this one alone, on `device`. On SIGTERM it writes a checkpoint after
+    the present step and raises Stopped.
 
     Raises InputError, MissingError, StoreError, LockedError, NumericalError (the loss is not finite), DiskError.
     """
@@ -87,7 +89,8 @@ def train(
         first = training.step
         with sigterm() as request:
             training.loop(request)
-        return TrainResult(run.path, ranks.lead(training.finish), training.step - first)
+        described = splits or (lambda each: [each.split])
+        return TrainResult(run.path, ranks.lead(lambda: training.finish(described)), training.step - first)
 
 
 class _Training:
@@ -267,7 +270,7 @@ class _Training:
             self.do_step.scaler.load_state_dict(saved.state["scaler"])
         self.supply.restore(saved)
 
-    def finish(self) -> dict[str, Any]:
+    def finish(self, splits: Callable[[Evaluation], Sequence[str | None]]) -> dict[str, Any]:
         """Take the final weights, mine them over the recipe's evaluation stores, and mark the run as finished."""
         if self.best is not None:
             chosen = checkpoint.last(self.run.path / "best")
@@ -277,16 +280,11 @@ class _Training:
         self.network.eval()
         evaluated = []
         for evaluation in self.recipe.evaluation:
-            mined = mine(
-                PatchStore.open(evaluation.store),
-                self.run.mining,
-                self.network,
-                split=evaluation.split,
-                derive=(),
-                device=self.ranks.device,
-                step=self.step,
-            )
-            evaluated.append({**evaluation.model_dump(), "round": mined.round.number})
+            store = PatchStore.open(evaluation.store)
+            for split in splits(evaluation):
+                place = (store, self.run.mining, self.network)
+                mined = mine(*place, split=split, derive=(), device=self.ranks.device, step=self.step)
+                evaluated.append({**evaluation.model_dump(), "split": split, "round": mined.round.number})
         self.log.close()
         weights_step = self.best["step"] if self.best else self.step
         result = {"steps": self.step, "weights_of_step": weights_step, "best": self.best, "evaluation": evaluated}

@@ -12,6 +12,7 @@ from hardmine.errors import InputError, MissingError
 from hardmine.pipeline.ingest import IngestReport, ingest
 from hardmine.pipeline.readers.hpatches_names import SEQUENCES
 from hardmine.pipeline.readers.market1501 import DISTRACTOR, JUNK
+from hardmine.protocols.base import protocol
 from hardmine.store.patches import PatchStore
 
 KINDS = ["ref", *(f"{noise}{k}" for noise in "eht" for k in range(1, 6))]
@@ -98,6 +99,19 @@ def test_b28_junk_and_distractors_keep_their_roles(tmp_path: Path) -> None:
     assert report.counts["market1501: images in gallery (15,913 expected)"] == 3
     assert report.counts["market1501: images in bounding_box_test (19,732 expected)"] == 4
     assert report.counts["files skipped that are no .jpg (Thumbs.db and the like)"] == 1
+
+
+def test_b28_the_ranking_is_without_junk_and_with_distractors(tmp_path: Path) -> None:
+    """Nearest first: junk, the query's own camera's, a distractor, the match: the match is second of what counts."""
+    gallery = ["-1_c1s1_000001_00.jpg", "0001_c1s1_000002_00.jpg", "0000_c2s1_000003_00.jpg", "0001_c2s1_000004_00.jpg"]
+    names = {"query": ["0001_c1s1_000000_00.jpg"], "bounding_box_test": gallery}
+    market(tmp_path / "src", names | {"bounding_box_train": ["0002_c1s1_000009_00.jpg"]})
+    store, _ = stored("market1501", tmp_path / "src")
+    frame = np.array([[float(name[-11:-7])] for name in store.source])
+    method = protocol("retrieval", {"protocol": "market1501", "k": [1, 2]})
+    found = method.evaluate(store, lambda rows: frame[rows], None)
+    assert found.metrics == {"rank-1": 0, "rank-2": 1, "map": 0.5, "map-trapezoid": 0.25}
+    assert (found.facts["gallery"], found.facts["junk_dropped"], found.facts["distractors"]) == (3, 1, 1)
 
 
 def test_b29_queries_come_from_the_query_folder_alone(tmp_path: Path) -> None:

@@ -95,3 +95,53 @@ def test_121_the_same_digits_on_any_number_of_threads_and_for_any_share_of_the_q
 
 def test_68_missing_neighbours_are_nobody():
     assert recall_at(np.array([[-1, -1], [0, -1]]), np.array([0, 0]), (1, 2)) == {1: 0.5, 2: 0.5}
+
+
+def reidentified(seed=2, people=40, each=6):
+    """A gallery seen by 6 cameras, and queries of the same people."""
+    rng = np.random.default_rng(seed)
+    labels = np.repeat(np.arange(people), each)
+    centre = rng.normal(size=(people, 8))
+    x = (centre[labels] + rng.normal(size=(len(labels), 8))).astype(np.float32)
+    camera = rng.integers(1, 7, len(labels))
+    q = np.arange(0, len(labels), 4)
+    gallery = Items(x, np.arange(len(x)), labels, camera)
+    queries = Items(x[q] + np.float32(0.1), 1000 + q, labels[q], camera[q])
+    return gallery, queries
+
+
+def test_116_a_query_that_only_its_own_camera_saw_counts_in_no_figure():
+    gallery, queries = reidentified()
+    metrics = ("r@k", "map", "map-trapezoid")
+    want = retrieve(gallery, queries, metrics=metrics)
+    extra = np.full((2, 8), 40, np.float32)
+    with_two = Items(
+        np.concatenate([queries.descriptors, extra]),
+        np.append(queries.rows, [2000, 2001]),
+        np.append(queries.labels, [90, 91]),  # 90 is in the gallery by the same camera alone, 91 not at all
+        np.append(queries.groups, [3, 3]),
+    )
+    of_90 = Items(
+        np.concatenate([gallery.descriptors, extra[:1]]),
+        np.append(gallery.rows, 900),
+        np.append(gallery.labels, 90),
+        np.append(gallery.groups, 3),
+    )
+    got = retrieve(of_90, with_two, metrics=metrics)
+    assert got.lone == want.lone + 2
+    for name, values in want.values.items():
+        assert np.array_equal(got.values[name], values), name
+
+
+def test_121_shares_of_the_queries_give_the_same_digits_where_cameras_are_left_out():
+    gallery, queries = reidentified()
+    metrics = ("r@k", "map", "map-trapezoid")
+    whole = retrieve(gallery, queries, metrics=metrics, ks=(1, 5))
+    parts = [np.arange(i, len(queries.rows), 3) for i in range(3)]
+    for name, values in whole.values.items():
+        together = np.full(len(queries.rows), np.nan)
+        for part in parts:
+            share = Items(queries.descriptors[part], queries.rows[part], queries.labels[part], queries.groups[part])
+            found = retrieve(gallery, share, metrics=metrics, ks=(1, 5))
+            together[part[found.query]] = found.values[name]
+        assert np.array_equal(together[whole.query], values), name

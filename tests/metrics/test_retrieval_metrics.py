@@ -10,7 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hardmine.errors import InputError
-from hardmine.metrics.average_precision import average_precision, average_precision_at_r
+from hardmine.metrics.average_precision import (
+    average_precision,
+    average_precision_at_r,
+    trapezoid_average_precision,
+)
 from hardmine.metrics.clustering import k_means, nmi, pairwise_f1
 from hardmine.metrics.ranks import Ranks, ranks_of_lists
 from hardmine.metrics.recall import any_hit, recall_at, recall_fraction
@@ -27,6 +31,17 @@ def slow_order(x, i, ties, labels):
     return sorted((j for j in range(len(x)) if j != i), key=key)
 
 
+def slow_trapezoid(hits):
+    """Market-1501's compute_AP, step by step down the ranking."""
+    area, old_recall, old_precision, found = 0.0, 0.0, 1.0, 0
+    for place, hit in enumerate(hits, 1):
+        found += hit
+        recall, precision = found / sum(hits), found / place
+        area += (recall - old_recall) * (old_precision + precision) / 2
+        old_recall, old_precision = recall, precision
+    return area
+
+
 def slow_figures(x, labels, ks, ties="row"):
     figures, lone = {}, 0
     for i in range(len(x)):
@@ -36,7 +51,7 @@ def slow_figures(x, labels, ks, ties="row"):
             lone += 1
             continue
         precision = [sum(hits[: n + 1]) / (n + 1) * hits[n] for n in range(len(hits))]
-        mine = {"map": sum(precision) / r, "map@r": sum(precision[:r]) / r}
+        mine = {"map": sum(precision) / r, "map@r": sum(precision[:r]) / r, "map-trapezoid": slow_trapezoid(hits)}
         for k in ks:
             mine |= {f"r@{k}": float(any(hits[:k])), f"recall-fraction@{k}": sum(hits[:k]) / r}
         for name, value in mine.items():
@@ -135,6 +150,8 @@ def test_average_precision_by_hand():
     ranks = Ranks(np.array([1, 3, 6, 2]), np.array([0, 3, 4]))
     assert average_precision(ranks, np.array([3, 1])).tolist() == pytest.approx([(1 + 2 / 3 + 3 / 6) / 3, 1 / 2])
     assert average_precision_at_r(ranks, np.array([3, 1])).tolist() == pytest.approx([(1 + 2 / 3) / 3, 0])
+    area = [(1 + (1 / 2 + 2 / 3) / 2 + (2 / 5 + 3 / 6) / 2) / 3, (0 + 1 / 2) / 2]
+    assert trapezoid_average_precision(ranks, np.array([3, 1])).tolist() == pytest.approx(area)
 
 
 @pytest.mark.parametrize(
@@ -147,6 +164,7 @@ def test_average_precision_by_hand():
         (lambda: recall_fraction(one_list(), np.array([0]), 1), "1 or more"),
         (lambda: recall_fraction(one_list(), np.array([1]), 1), "query 0 has 2 matches in its list, 1 in the database"),
         (lambda: average_precision(one_list(), np.array([3])), "ranks of 1 matches are not listed"),
+        (lambda: trapezoid_average_precision(one_list(), np.array([3])), "ranks of 1 matches are not listed"),
         (lambda: average_precision_at_r(one_list(), np.array([4])), "query 0 has 4, its ranks go to 3"),
         (lambda: any_hit(one_list(), 4), "counting at 4"),
         (lambda: k_means(np.zeros((3, 2)), 4, 0), "3 descriptors cannot form 4 clusters"),

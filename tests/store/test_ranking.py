@@ -75,16 +75,42 @@ def test_both_equal_sorting_everything(kind, n, dim, classes, ties, alone, block
     assert found == [[r for r in ranks if r <= d] for ranks, d in zip(want, depth)]
 
 
-@pytest.mark.parametrize("tile", [7, 64, 4096])
+@pytest.mark.parametrize("block", [16, 64, 1024])
 @pytest.mark.parametrize("room", [0, 1 << 25])
-def test_the_same_whatever_waits_and_whatever_the_tiles(monkeypatch, tile, room):
+def test_the_same_whatever_waits_and_whatever_the_blocks(monkeypatch, block, room):
     """Leave-one-out goes through half of the distances while candidates fit, through all of them else."""
     x, rows, labels, _ = world(1, "copies", 150, 8, 9)
     want = placed(match_ranks(x, rows, labels))
-    monkeypatch.setattr(near_ranks, "TILE", tile)
     monkeypatch.setattr(near_ranks, "MOST_PENDING", room)
-    found = near(near_match_ranks(x, rows, labels, np.full(150, 12), block=16), 150)
+    found = near(near_match_ranks(x, rows, labels, np.full(150, 12), block=block), 150)
     assert found == [[r for r in ranks if r <= 12] for ranks in want]
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("kind", ["plain", "grid", "copies", "close"])
+@pytest.mark.parametrize("alone", [True, False])
+def test_limits_that_were_too_near_change_nothing(monkeypatch, kind, alone, threads):
+    """With a guess that is nearly always wrong queries come again, each is answered once, the ranks are the same."""
+    x, rows, labels, rng = world(2, kind, 300, 5, 12)
+    options = {} if alone else {"queries": x[:90] + x[90:180], "query_labels": labels[:90]}
+    count = 300 if alone else 90
+    want = placed(match_ranks(x, rows, labels, **options))
+    depth = rng.integers(0, 40, count)
+    monkeypatch.setattr(near_ranks, "STRIDE", 3)
+    monkeypatch.setattr(near_ranks, "WRONG", 0.9)
+    again, before = [], torch.get_num_threads()
+    looked = near_ranks._Near._alone
+    monkeypatch.setattr(
+        near_ranks._Near, "_alone", lambda self, part, surely=False: again.append(surely) or looked(self, part, surely)
+    )
+    try:
+        torch.set_num_threads(threads)
+        blocks = list(near_match_ranks(x, rows, labels, depth, block=16, **options))
+    finally:
+        torch.set_num_threads(before)
+    assert any(again) or kind == "close"  # where rounding decides, everything is within the limit
+    assert sorted(np.concatenate([each.query for each in blocks])) == list(range(count))
+    assert near(blocks, count) == [[r for r in ranks if r <= d] for ranks, d in zip(want, depth)]
 
 
 def test_the_order_is_that_of_the_neighbour_lists():

@@ -10,7 +10,7 @@ from hardmine.mining.class_distances import StoredDistances
 from hardmine.mining.derive import class_pair_distances
 from hardmine.mining.entries import list_entries
 from hardmine.mining.samplers import samplers
-from hardmine.pipeline.loading import PatchDataset, loader, whole
+from hardmine.pipeline.loading import PatchDataset, loader, paired, whole
 
 
 def make_sampler(store, name="adasample", lag=16):
@@ -70,3 +70,63 @@ def test_single_rows_are_patches(train_store):
     dataset = PatchDataset(train_store)
     assert len(dataset) == len(train_store)
     assert np.array_equal(dataset[5].numpy(), train_store.gather(np.array([5]))[0])
+
+
+class Numbers(torch.utils.data.Dataset):
+    """Item i is i and its square; `whole` fetches a batch at once."""
+
+    def __init__(self, count):
+        self.count = count
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, i):
+        if not 0 <= i < self.count:
+            raise IndexError(i)
+        return torch.tensor(i), {"square": i * i}
+
+
+class WholeNumbers(Numbers):
+    def __getitems__(self, rows):
+        return [(torch.tensor(row), {"square": row * row}) for row in rows]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", [Numbers, WholeNumbers])
+def test_plans_come_beside_the_batches_of_any_dataset(train_store, kind, workers):
+    more = {"num_workers": workers, "prefetch_factor": 2, "multiprocessing_context": "fork"} if workers else {}
+    plain = DataLoader(kind(len(train_store)), batch_sampler=make_sampler(train_store).between(3, 9), **more)
+    want = [make_sampler(train_store).plan(step) for step in range(3, 9)]
+    seen = list(paired(plain))
+    assert [plan for _, plan in seen] == want
+    for (numbers, squares), plan in seen:
+        assert numbers.tolist() == plan.rows.tolist()
+        assert squares["square"].tolist() == (plan.rows**2).tolist()
+    for (numbers, _), plan in zip(plain, want):  # the same batches as without
+        assert numbers.tolist() == plan.rows.tolist()
+
+
+def test_paired_keeps_the_loaders_own_collate_function(train_store):
+    sampler = make_sampler(train_store).between(0, 2)
+    own = DataLoader(
+        Numbers(len(train_store)), batch_sampler=sampler, collate_fn=lambda items: [int(i) for i, _ in items]
+    )
+    assert [batch for batch, _ in paired(own)] == [sampler.plan(step).rows.tolist() for step in range(2)]
+
+
+def test_what_paired_cannot_pair_is_said(train_store):
+    sampler = make_sampler(train_store).between(0, 1)
+    with pytest.raises(InputError, match=r"has row \d+, and the dataset 3 items"):
+        next(iter(paired(DataLoader(Numbers(3), batch_sampler=sampler))))
+    with pytest.raises(InputError, match="a batch plan was expected"):
+        next(iter(paired(DataLoader(Numbers(8), batch_size=2))))
+    with pytest.raises(InputError, match="made with batch_sampler"):
+        paired(DataLoader(Numbers(8), batch_size=None))
+
+    class Stream(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            yield 1
+
+    with pytest.raises(InputError, match="map-style"):
+        paired(DataLoader(Stream()))

@@ -9,7 +9,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from hardmine.errors import InputError, MissingError, NumericalError
 from hardmine.mining.samplers import PairSampler
-from hardmine.protocols.evaluate import evaluate, score
+from hardmine.protocols.evaluate import check_evaluations, evaluate, score, splits_of
 from hardmine.store.patches import PatchStore
 from hardmine.store.rounds import MiningStore
 from hardmine.train.loop import train
@@ -201,6 +201,22 @@ def test_a_missing_store_is_said_before_training(stores, tmp_path):
     with pytest.raises(MissingError, match="none"):
         train(chosen, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_every_split_that_an_evaluation_describes_is_mined_at_the_end(stores, tmp_path):
+    options = "options={query_split='val', gallery_split='train'}"
+    chosen = recipe(stores, f"evaluation=[{{store='{stores['train']}', protocol='retrieval', {options}}}]")
+    check_evaluations(chosen)
+    done = train(chosen, tmp_path / "run", splits=splits_of)
+    mined = {each["split"]: each["round"] for each in done.result["evaluation"]}
+    assert set(mined) == {"val", "train"}
+    found = MiningStore(tmp_path / "run" / "mining")
+    assert {split: found.open(number).split for split, number in mined.items()} == {"val": "val", "train": "train"}
+    wrong = recipe(
+        stores, f"evaluation=[{{store='{stores['train']}', protocol='retrieval', options={{protocol='sop'}}}}]"
+    )
+    with pytest.raises(InputError, match="has no split 'test'"):
+        check_evaluations(wrong)
 
 
 def test_a_store_with_splits_needs_one_named(stores, tmp_path):
