@@ -26,6 +26,8 @@ from hardmine.pipeline.views import Views
 from hardmine.train.optimizers import Optimizer
 
 DEFAULT_PAIRS = 128
+# Options that recipes did not have at first, with the value that changes nothing: a run without one keeps its digest
+LATER: dict[str, dict[str, Any]] = {"policy": {"redraw_every": None}}
 
 
 class Named(BaseModel):
@@ -246,8 +248,10 @@ class Recipe(Options):
         kept weights, or a warning where it failed at a stale round."""
         free = {"data": {"loader_workers"}, "train": {"checkpoint_every", "keep_every", "log_every"}}
         plain = self.model_dump(mode="json", exclude=free)
-        if plain["policy"] is not None and plain["policy"]["redraw_every"] is None:
-            del plain["policy"]["redraw_every"]  # without it a run is the one that it was before there was the option
+        for section, options in LATER.items():
+            for name, default in options.items():
+                if plain[section] is not None and plain[section][name] == default:
+                    del plain[section][name]
         plain["mining"]["on_stale"] = "mine" if self.mining.on_stale == "mine" else "go on"
         return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 

@@ -1,8 +1,9 @@
-"""Two tiny patch stores in a folder, and a set of one trained step count over them."""
+"""Tiny stores of patches and of images, and a set over the former."""
 
 import cv2
 import numpy as np
 import pytest
+from PIL import Image
 
 from hardmine.pipeline.ingest import ingest
 from hardmine.reproduce import reproduce
@@ -125,3 +126,17 @@ def whole(stores, tmp_path_factory):
     said = []
     found = reproduce(str(root / "tiny.toml"), stores, root / "out", device="cpu", say=said.append)
     return root / "tiny.toml", root / "out", found, said
+
+
+@pytest.fixture(scope="session")
+def pictures(tmp_path_factory):
+    """A folder with pictures.store: eight classes of six noisy images, four of each class to train on."""
+    root, rng = tmp_path_factory.mktemp("pictures"), np.random.default_rng(0)
+    for c in range(8):
+        (root / "raw" / f"class{c}").mkdir(parents=True)
+        own = rng.integers(0, 200, (12, 12))
+        for i in range(6):
+            pixels = np.clip(own + rng.integers(-30, 30, (12, 12)), 0, 255).astype(np.uint8)
+            Image.fromarray(pixels).save(root / "raw" / f"class{c}" / f"{i}.png")
+    ingest("folder", root / "raw", root / "pictures.store", split="by-item:0.67", pictures={"colour": "grey"})
+    return root

@@ -4,13 +4,10 @@ import json
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
 
 from hardmine.errors import InputError, NumericalError
 from hardmine.mining.pads.files import load_distribution
-from hardmine.pipeline.ingest import ingest
 from hardmine.reproduce import reproduce
 from hardmine.reproduce import run as engine
 from hardmine.reproduce.set_file import load_set
@@ -57,20 +54,6 @@ sampler = { name = "class-balanced", classes = 4, per_class = 3 }
 "train.lag" = 2
 "train.checkpoint_every" = 3
 """
-
-
-@pytest.fixture(scope="module")
-def pictures(tmp_path_factory):
-    """A folder with pictures.store: eight classes of six noisy images, four of each class to train on."""
-    root, rng = tmp_path_factory.mktemp("pictures"), np.random.default_rng(0)
-    for c in range(8):
-        (root / "raw" / f"class{c}").mkdir(parents=True)
-        own = rng.integers(0, 200, (12, 12))
-        for i in range(6):
-            pixels = np.clip(own + rng.integers(-30, 30, (12, 12)), 0, 255).astype(np.uint8)
-            Image.fromarray(pixels).save(root / "raw" / f"class{c}" / f"{i}.png")
-    ingest("folder", root / "raw", root / "pictures.store", split="by-item:0.67", pictures={"colour": "grey"})
-    return root
 
 
 @pytest.fixture

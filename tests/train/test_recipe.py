@@ -1,7 +1,10 @@
+import hashlib
+import json
+
 import pytest
 
 from hardmine.errors import InputError, MissingError, UnknownNameError
-from hardmine.train.recipe import Recipe, Schedule, load_recipe, shipped
+from hardmine.train.recipe import LATER, Recipe, Schedule, load_recipe, shipped
 
 
 @pytest.mark.parametrize("name", sorted(shipped()))
@@ -21,6 +24,20 @@ def test_overrides_are_applied_and_change_the_digest():
     assert changed.sampler.options["lam"] == 5
     assert changed.data.store == "elsewhere"
     assert plain.digest() != changed.digest()
+
+
+def test_a_run_without_an_option_that_came_later_keeps_its_digest():
+    plain = load_recipe("pads")
+    tree = plain.model_dump(mode="json", exclude={"data": {"loader_workers"}})
+    for name in ("checkpoint_every", "keep_every", "log_every"):
+        del tree["train"][name]
+    tree["mining"]["on_stale"] = "go on"
+    assert "redraw_every" in LATER["policy"]
+    for section, options in LATER.items():
+        for name in options:
+            del tree[section][name]
+    assert plain.digest() == hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()
+    assert load_recipe("pads", ["policy.redraw_every=9"]).digest() != plain.digest()
 
 
 def test_what_does_not_change_the_weights_does_not_change_the_digest():
