@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -144,7 +144,9 @@ class _Training:
         while self.step < steps:
             self.sampler.between(self.step, min(steps, self.supply.prepare(self.step)))
             for pixels, plan in request.ending(batches):
-                if ranks.agree(request.made, plan):
+                with self.log.timed("waiting") if ranks.size > 1 else nullcontext():
+                    asked = ranks.agree(request.made, plan)
+                if asked:
                     self._stop()
                 factor = self.recipe.schedule.factor(self.step, steps)
                 self.objective.advance(self.step / steps)
