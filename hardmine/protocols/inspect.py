@@ -139,7 +139,7 @@ def run(opened: Run) -> dict[str, Any]:
         "recipe": flat(opened.recipe.model_dump(mode="json", exclude_none=True)),
         "rounds trained from": _rounds_used(lines),
         "last figures": last,
-        "seconds": opened.seconds(),
+        "phases": opened.phases(),
     }
     if opened.result:
         facts["result"] = flat(opened.result)

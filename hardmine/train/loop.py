@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -151,7 +151,9 @@ class _Training:
                 stop = self.policy.hold_out(self.step, stop)
             self.sampler.between(self.step, stop)
             for pixels, plan in request.ending(batches):
-                if ranks.agree(request.made, plan):
+                with self.log.timed("waiting") if ranks.size > 1 else nullcontext():
+                    asked = ranks.agree(request.made, plan)
+                if asked:
                     self._stop()
                 factor = self.recipe.schedule.factor(self.step, steps)
                 self.objective.advance(Elapsed(self.step, steps, self.sampler.steps_per_pass))

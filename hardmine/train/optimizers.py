@@ -99,10 +99,14 @@ class NamedOptimizer:
         }
 
     def load(self, saved: Mapping[str, Tensor]) -> None:
-        """Go back to a `state`."""
+        """Go back to a `state`. What has a parameter's shape gets its layout in memory, too: fused updates go through
+        both in the order in which they lie, and files know one order only."""
         place = {name: i for i, name in enumerate(self._names)}
+        parameters = [p for group in self.torch.param_groups for p in group["params"]]
         restored: dict[int, dict[str, Tensor]] = {}
         for key, value in saved.items():
             name, _, kind = key.rpartition("/")
-            restored.setdefault(place[name], {})[kind] = value
+            parameter = parameters[place[name]].detach()
+            alike = kind != "step" and value.shape == parameter.shape
+            restored.setdefault(place[name], {})[kind] = torch.empty_like(parameter).copy_(value) if alike else value
         self.torch.load_state_dict({**self.torch.state_dict(), "state": restored})

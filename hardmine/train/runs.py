@@ -20,6 +20,9 @@ from hardmine.train.recipe import Recipe
 _HEADER, _RESULT, _KEPT = "run.json", "result.json", "kept"
 _SUFFIX = ".safetensors"
 _WEIGHTS = f"weights{_SUFFIX}"
+_AHEAD = "ahead/"  # phases that are not the training process's own time
+_PHASES = ("plan", "loading", "waiting", "transform", "forward", "loss", "backward", "optimiser", "mining", "fetching")
+_PHASES += ("policy", "validation", "checkpoint", "ahead/gather", "ahead/transform")
 
 
 class Run:
@@ -98,8 +101,28 @@ class Run:
         return json_lines(self.path / "log.jsonl")
 
     def seconds(self) -> dict[str, float]:
-        """Where the time went, by phase (loading, step, mining, ...): what the log accounts for, not what a kill threw
-        away."""
+        """Where the time went, by phase (loading, forward, mining, ...): what the log accounts for, not what a kill
+        threw away."""
+        return {phase: value for phase, value in self._logged_seconds().items() if not phase.startswith(_AHEAD)}
+
+    def phases(self) -> list[dict[str, Any]]:
+        """The phases in the order of a step: seconds, their share of all, and milliseconds per step logged. Work that
+        was done ahead, beside the step, by a thread or by loader workers, comes last and has no share."""
+        spent = self._logged_seconds()
+        steps = max((line["step"] for line in self.log()), default=0)
+        total = sum(self.seconds().values())
+        place = {phase: i for i, phase in enumerate(_PHASES)}
+        return [
+            {
+                "phase": phase.removeprefix(_AHEAD) + " (ahead)" * phase.startswith(_AHEAD),
+                "seconds": round(spent[phase], 3),
+                "share": None if phase.startswith(_AHEAD) else round(spent[phase] / max(total, 1e-9), 4),
+                "ms per step": round(1e3 * spent[phase] / max(steps, 1), 3),
+            }
+            for phase in sorted(spent, key=lambda phase: place.get(phase, len(place)))
+        ]
+
+    def _logged_seconds(self) -> dict[str, float]:
         spent: dict[str, float] = {}
         for line in self.log():
             for name, value in line.items():
