@@ -24,7 +24,13 @@ sampler = {{ name = "class-balanced", classes = 4, per_class = 3 }}
 "train.steps" = 5
 "train.checkpoint_every" = 5
 """
-ASKED = {"pads-table1": "", "pads-table4": "", "pads-table5": 'policy = { split = "val", every = 2 }', "gor-images": ""}
+ASKED = {
+    "pads-table1": "",
+    "pads-table4": "",
+    "pads-table5": 'policy = { split = "val", every = 2 }',
+    "gor-images": "",
+    "dsdml-table2": "",
+}
 
 
 @pytest.mark.parametrize("name", sorted(ASKED))

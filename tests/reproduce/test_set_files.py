@@ -33,6 +33,7 @@ def test_the_sets_that_are_promised_are_there():
     promised = {"adasample-table1", "adasample-table2", "adasample-table3", "gor-losses", "gor-alpha"}
     promised |= {"pads-table1", "pads-table2", "pads-table3", "pads-table4", "pads-table5"}
     promised |= {"gor-images", "gor-images-few", "gor-images-cars"}
+    promised |= {f"dsdml-table{number}" for number in range(2, 8)}
     assert promised | {"local-descriptors"} <= set(SETS)
 
 
@@ -114,6 +115,19 @@ def test_the_published_figures_of_table_2_are_those_of_the_specs():
     assert [(row.series, row.x) for row in chosen.rows] == [
         (loss, lam) for loss in ("triplet margin", "HT", "AHT") for lam in lambdas
     ]
+
+
+def test_dsdmls_tables_are_four_losses_in_four_forms():
+    forms = {"static": (False, False), "t": (True, False), "w": (False, True), "star": (True, True)}
+    for number in range(2, 8):
+        chosen = load_set(f"dsdml-table{number}")
+        assert len(chosen.rows) == 16
+        assert set(chosen.scales) == {"paper", "small"}
+        for row in chosen.rows:
+            loss, _, form = row.name.rpartition("-")
+            assert row.set["loss"] == {"name": loss}
+            assert (row.set["loss.select"], row.set["loss.dynamic"]) == forms[form]
+            assert row.published == ()
 
 
 @pytest.mark.parametrize(
