@@ -27,7 +27,11 @@ from hardmine.train.optimizers import Optimizer
 
 DEFAULT_PAIRS = 128
 # Options that recipes did not have at first, with the value that changes nothing: a run without one keeps its digest
-LATER: dict[str, dict[str, Any]] = {"policy": {"redraw_every": None}}
+LATER: dict[str, dict[str, Any]] = {
+    "policy": {"redraw_every": None},
+    "train": {"steps_per_epoch": None, "autocast": None, "compile": False},
+    "optimizer": {"fused": None},
+}
 
 
 class Named(BaseModel):
