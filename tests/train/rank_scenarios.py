@@ -30,7 +30,9 @@ def pair_plan(seed=0):
     weight = rng.uniform(0.5, 1.5, PAIRS).astype(np.float32)
     label = np.arange(PAIRS)
     codes = rng.integers(0, 8, PAIRS).astype(np.uint8)
-    return BatchPlan(5, rows[0], rows[1], views[0], views[1], label, weight, codes, rows[2], views[2], np.roll(label, 1))
+    return BatchPlan(
+        5, rows[0], rows[1], views[0], views[1], label, weight, codes, rows[2], views[2], np.roll(label, 1)
+    )
 
 
 def item_plan(seed=0):
