@@ -38,7 +38,7 @@ def test_93_a_batch_sampler_given_as_sampler_says_so(store):
     make = sampler(entries([4] * 10), sampler.Options(classes=4, per_class=2)).between(0, 3)
     batches = list(DataLoader(PatchDataset(store), batch_sampler=make, collate_fn=whole))
     assert [len(pixels) for pixels, _ in batches] == [8, 8, 8]
-    with pytest.raises(InputError, match="as batch_sampler=..., not as sampler=..."):
+    with pytest.raises(InputError, match=r"as batch_sampler=\.\.\., not as sampler=\.\.\."):
         next(iter(DataLoader(PatchDataset(store), sampler=make, collate_fn=whole)))
 
 
