@@ -157,7 +157,8 @@ def main(seconds: float, small: bool) -> None:
         began = time.perf_counter()
         report = evaluate("phototour", store, work / "mining", network=network, device=device)
         result = next(iter(report.results.values())).metrics
-        print(f"{'evaluation of ' + str(report.embedded) + ' new rows':36} {time.perf_counter() - began:12.2f} s  {result}")
+        what = f"evaluation of {report.embedded} new rows"
+        print(f"{what:36} {time.perf_counter() - began:12.2f} s  {result}")
         count = 2 if small else 60
         for label in list(VARIANTS)[: 2 if small else None]:
             path = trained(store, work / label, device, pairs, count, *VARIANTS[label])

@@ -3,11 +3,15 @@ plans beside the batches of any other dataset."""
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
+from multiprocessing.connection import wait
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -217,8 +221,22 @@ def loader(
         persistent_workers=True,
         multiprocessing_context="forkserver",
         pin_memory=pin,
+        worker_init_fn=_end_with_the_parent,
     )
     return Batches(plans, source)
+
+
+def _end_with_the_parent(worker: int) -> None:
+    """Let a worker end when the process that started it is gone, killed perhaps. torch's own watch looks at the fork
+    server, which lives as long as its workers do."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None  # it is a worker
+
+    def watch() -> None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 class _Parts(PatchDataset):

@@ -27,9 +27,9 @@ def prepare(
 
     patches: uint8 (n, H, W). angle: (n,) radians, each patch turned about its centre, counter-clockwise, with reflected
     borders (AdaSample's views); a patch with angle 0 keeps its pixels exactly. Best on the CPU: which are not 0 must be
-    known there. dihedral: (n,) codes 0..7, see `turn_and_flip`. Resizing is bilinear between pixel centres and rounds back
-    to 8 bits, as OpenCV's on uint8 does and so every published pipeline (specs 3.3): 64 to 32 is the rounded mean of
-    2 x 2 pixels.
+    known there. dihedral: (n,) codes 0..7, see `turn_and_flip`. Resizing is bilinear between pixel centres and rounds
+    back to 8 bits, as OpenCV's on uint8 does and so every published pipeline (specs 3.3): 64 to 32 is the rounded mean
+    of 2 x 2 pixels.
     """
     pixels = patches.unsqueeze(1).to(torch.float32)
     if angle is not None:

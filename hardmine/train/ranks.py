@@ -222,6 +222,11 @@ def joined(device: torch.device | str | None = None) -> Iterator[Ranks]:
         yield Ranks(where)
         return
     if where.type == "cuda":
+        if device is not None and torch.device(device).index is not None:
+            raise InputError(
+                f"--device {device} is one GPU, and {size} processes would share it: give --device cuda, which is "
+                "another GPU for each"
+            )
         if where.index is not None and where.index >= torch.cuda.device_count():
             raise InputError(
                 f"process {os.environ['RANK']} would compute on {where}, and there are {torch.cuda.device_count()} "

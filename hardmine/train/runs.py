@@ -21,8 +21,8 @@ _HEADER, _RESULT, _KEPT = "run.json", "result.json", "kept"
 _SUFFIX = ".safetensors"
 _WEIGHTS = f"weights{_SUFFIX}"
 _AHEAD = "ahead/"  # phases that are not the training process's own time
-_PHASES = ("plan", "loading", "waiting", "transform", "forward", "loss", "backward", "optimiser", "mining", "fetching")
-_PHASES += ("policy", "validation", "checkpoint", "ahead/gather", "ahead/transform")
+_PHASES: tuple[str, ...] = ("plan", "loading", "waiting", "transform", "forward", "loss", "backward", "optimiser")
+_PHASES += ("mining", "fetching", "policy", "validation", "checkpoint", "ahead/gather", "ahead/transform")
 
 
 class Run:

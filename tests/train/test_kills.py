@@ -182,6 +182,18 @@ def alive(pid):
         return False
 
 
+def started_under_torchrun(stores, root, run):
+    """A training that has come about as far as the one before it, and its processes."""
+    seen = len((run / "log.jsonl").read_text().splitlines()) if (run / "log.jsonl").is_file() else 0
+    child = start(light(train(stores, root, run)), TORCHRUN)
+    wait_for(lambda: child.poll() is not None or logged(run, max(1, seen - 8)), "the first steps")
+    return child, workers_of(child)
+
+
+def wait_until_gone(pids):
+    wait_for(lambda: not any(alive(pid) for pid in pids), "the processes of a training that was killed")
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="finds the processes that torchrun has started in /proc")
 def test_torchrun_is_killed_at_random_moments(stores, tmp_path):
     """SIGTERM to torchrun, which hands it on; kill -9 to one of the processes; kill -9 to torchrun, whose processes are
@@ -190,10 +202,7 @@ def test_torchrun_is_killed_at_random_moments(stores, tmp_path):
     expected = train_outcome(tmp_path / "straight")
     draw, killed, target = random.Random(1), 0, tmp_path / "killed"
     while killed < max(KILLS, 3):
-        child = start(light(train(stores, tmp_path, target)), TORCHRUN)
-        seen = len((target / "log.jsonl").read_text().splitlines()) if (target / "log.jsonl").is_file() else 0
-        wait_for(lambda: child.poll() is not None or logged(target, max(1, seen - 8)), "the first steps")
-        pids = workers_of(child)
+        child, pids = started_under_torchrun(stores, tmp_path, target)
         try:
             child.wait(draw.uniform(0.02, 1.0))
         except subprocess.TimeoutExpired:
@@ -203,7 +212,7 @@ def test_torchrun_is_killed_at_random_moments(stores, tmp_path):
                 os.kill(draw.choice(pids) if killed % 3 == 1 else child.pid, signal.SIGKILL)
             killed += 1
         child.communicate(timeout=LIMIT)
-        wait_for(lambda: not any(alive(pid) for pid in pids), "the processes of a training that was killed")
+        wait_until_gone(pids)
         if child.returncode == 0:
             assert train_outcome(target) == expected
             target = tmp_path / f"killed{killed}"

@@ -1,4 +1,4 @@
-"""Half precision, compiling and fused optimisers: what they leave alone, what a resume keeps, and the phases of a run."""
+"""Half precision, compiling, fused optimisers: what they leave alone, what a resume keeps; and the phases of a run."""
 
 import json
 
