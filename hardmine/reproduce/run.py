@@ -14,7 +14,7 @@ import torch
 
 from hardmine.errors import InputError, MissingError, NumericalError
 from hardmine.protocols.contenders import contender
-from hardmine.protocols.evaluate import evaluate, score
+from hardmine.protocols.evaluate import evaluate, score, splits_of
 from hardmine.protocols.pads_report import save_policy_of
 from hardmine.reproduce.ledger import Figure, Ledger
 from hardmine.reproduce.plan import UNTRAINED, CellId, Job, Plan, sha256_once
@@ -195,7 +195,7 @@ class _Call:
         made_of = [recipe.digest(), content, *([] if weights is None else [sha256_once(Path(weights))])]
         digest = hashlib.sha256(" ".join(made_of).encode()).hexdigest()
         path = self.runs / f"{Path(str(job.row.recipe)).stem}-{digest[:12]}"
-        done = train(recipe, path, score, device=self.device)
+        done = train(recipe, path, score, splits_of, device=self.device)
         seconds = sum(Run.open(path).seconds().values())
         said = f"trained, {done.trained} steps" if done.trained else "trained before"
         self.say(f"  {said} ({seconds:.1f} s in all): {path}")
