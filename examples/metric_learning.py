@@ -6,8 +6,7 @@ from pytorch_metric_learning import losses as their_losses
 from pytorch_metric_learning import miners as their_miners
 from torch.utils.data import DataLoader, TensorDataset
 
-from hardmine import Batch, list_entries, losses, miners, paired, samplers
-from hardmine.mining.miners import Tuples
+from hardmine import Batch, list_entries, losses, miners, paired, samplers, tuples_from_pml
 
 
 def main(folder, steps=60):
@@ -22,7 +21,7 @@ def main(folder, steps=60):
         x, labels = network(pixels), torch.from_numpy(plan.labels)
         batch = Batch(x, labels)
         value = theirs(x, labels, our_miner(batch).triplets)  # their loss on our tuples
-        value = value + our_loss(batch, Tuples.from_triplets(their_miner(x, labels), batch)).value  # ours on theirs
+        value = value + our_loss(batch, tuples_from_pml(their_miner(x, labels), batch)).value  # ours on theirs
         optimizer.zero_grad()
         value.backward()
         optimizer.step()
