@@ -12,10 +12,15 @@ import typer
 
 @contextmanager
 def bar(unit: str, shown: bool = True) -> Iterator[Any]:
-    """A progress bar on stderr, with rate and time left; gives the function to call with (done, total[, figures])."""
+    """A progress bar on stderr, with rate and time left; gives the function to call with (done, total[, figures]). It
+    is for terminals: elsewhere, and where it is not to be `shown`, nothing is printed."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+    console = Console(stderr=True)
+    if not (shown and console.is_interactive):
+        yield lambda done, total, figures=None: None
+        return
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -23,7 +28,7 @@ def bar(unit: str, shown: bool = True) -> Iterator[Any]:
         TextColumn("{task.fields[rate]}"),
         TimeRemainingColumn(compact=True, elapsed_when_finished=True),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not shown) as bars:
+    with Progress(*columns, console=console, transient=True) as bars:
         task = bars.add_task(unit, total=None, rate="")
 
         def progress(done: int, total: int, figures: dict[str, float] | None = None) -> None:

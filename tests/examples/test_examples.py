@@ -7,16 +7,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hardmine import losses, readers, samplers
 from hardmine.train.runs import Run
 
 FOLDER = Path(__file__).parents[2] / "examples"
 
 
-@pytest.fixture
-def example(monkeypatch):
-    """The module of an example; the parts it registers stay registered, so it is imported once."""
-    monkeypatch.syspath_prepend(str(FOLDER))
-    return importlib.import_module
+@pytest.fixture(scope="module")
+def example():
+    """Gives the module of an example by its name. What they register is forgotten after these tests: others walk the
+    registries."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(FOLDER))
+        for registry in (readers, samplers, losses):
+            registry.names()  # load what is ours
+            patch.setattr(registry, "_known", dict(registry._known))
+        yield importlib.import_module
 
 
 def learns(values, steps=60):

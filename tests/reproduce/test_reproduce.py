@@ -229,15 +229,15 @@ def test_an_unfinished_training_is_continued(stores, tiny, tmp_path, monkeypatch
     """An error in the midst of a run, and one between training and measuring."""
     calls = []
 
-    def broken(recipe, path, score, **options):
+    def broken(recipe, path, *functions, **options):
         calls.append(path)
         if len(calls) == 1:
             short = recipe.model_copy(update={"train": recipe.train})
             options["progress"] = lambda done, total, figures: (
                 (_ for _ in ()).throw(OSError("power")) if done == 3 else None
             )
-            return real_train(short, path, score, **options)
-        return real_train(recipe, path, score, **options)
+            return real_train(short, path, *functions, **options)
+        return real_train(recipe, path, *functions, **options)
 
     monkeypatch.setattr(engine, "train", broken)
     with pytest.raises(OSError, match="power"):
