@@ -1,5 +1,7 @@
 """Tiny stores of patches and of images, and a set over the former."""
 
+from functools import partial
+
 import cv2
 import numpy as np
 import pytest
@@ -104,11 +106,10 @@ def stores(tmp_path_factory):
 
 
 @pytest.fixture
-def tiny(tmp_path):
-    """tiny(old, new, ...) writes the set, with texts replaced, and returns its path."""
+def written(tmp_path):
+    """written(text, old, new, ...) writes a set, with texts replaced, and returns its path."""
 
-    def write(*changes):
-        text = SET
+    def write(text, *changes):
         for old, new in zip(changes[::2], changes[1::2]):
             assert old in text
             text = text.replace(old, new)
@@ -116,6 +117,12 @@ def tiny(tmp_path):
         return str(tmp_path / "tiny.toml")
 
     return write
+
+
+@pytest.fixture
+def tiny(written):
+    """tiny(old, new, ...): the set of this file, see `written`."""
+    return partial(written, SET)
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -57,18 +58,9 @@ sampler = { name = "class-balanced", classes = 4, per_class = 3 }
 
 
 @pytest.fixture
-def transfers(tmp_path):
-    """transfers(old, new, ...) writes the set, with texts replaced, and returns its path."""
-
-    def write(*changes):
-        text = SET
-        for old, new in zip(changes[::2], changes[1::2]):
-            assert old in text
-            text = text.replace(old, new)
-        (tmp_path / "tiny.toml").write_text(text)
-        return str(tmp_path / "tiny.toml")
-
-    return write
+def transfers(written):
+    """transfers(old, new, ...): the set of this file, see `written`."""
+    return partial(written, SET)
 
 
 def recipes(found):
