@@ -99,8 +99,8 @@ class Supply:
         return found
 
     def _embed_once(self, rows: np.ndarray, views: np.ndarray) -> np.ndarray:
-        """The same numbers in every process, since plans follow from them."""
-        return self.ranks.array(lambda: self._embed(rows, views), (len(rows), self.network.dim))
+        """The same numbers in every process, since plans follow from them. Its time is that of the plan."""
+        return self.ranks.array(lambda: self.descriptors(rows, views), (len(rows), self.network.dim))
 
     def _refresh(self, mined: RoundInUse, step: int) -> Round:
         """The round to train from at `step`, in every process."""

@@ -1,6 +1,7 @@
 """The loop end to end on a small store: exact resume, no leak between splits, and what a run leaves behind."""
 
 import json
+import time
 
 import numpy as np
 import pytest
@@ -79,6 +80,16 @@ def test_a_run_that_was_stopped_ends_with_the_same_bits(kind, stores, tmp_path):
     assert arrays(tmp_path / "stopped") == arrays(tmp_path / "straight")
     assert figures(tmp_path / "stopped") == figures(tmp_path / "straight")
     assert train(chosen, tmp_path / "stopped").trained == 0
+
+
+@pytest.mark.parametrize("sampler", ["store", "online"])
+def test_no_second_is_counted_twice(stores, tmp_path, sampler):
+    """Online, embedding is a part of planning; from the store it is mining."""
+    began = time.perf_counter()
+    train(recipe(stores, *SAMPLERS[sampler]), tmp_path / "run")
+    took, seconds = time.perf_counter() - began, Run.open(tmp_path / "run").seconds()
+    assert 0 < sum(seconds.values()) <= took
+    assert ("mining" in seconds) == (sampler == "store")
 
 
 def test_another_number_of_loader_workers_goes_on_with_the_same_bits(stores, tmp_path):
