@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -103,14 +103,14 @@ class Run:
     def seconds(self) -> dict[str, float]:
         """Where the time went, by phase (loading, forward, mining, ...): what the log accounts for, not what a kill
         threw away."""
-        return {phase: value for phase, value in self._logged_seconds().items() if not phase.startswith(_AHEAD)}
+        return {phase: value for phase, value in _seconds(self.log()).items() if not phase.startswith(_AHEAD)}
 
     def phases(self) -> list[dict[str, Any]]:
         """The phases in the order of a step: seconds, their share of all, and milliseconds per step logged. Work that
         was done ahead, beside the step, by a thread or by loader workers, comes last and has no share."""
-        spent = self._logged_seconds()
-        steps = max((line["step"] for line in self.log()), default=0)
-        total = sum(self.seconds().values())
+        lines = self.log()
+        spent, steps = _seconds(lines), max((line["step"] for line in lines), default=0)
+        total = sum(value for phase, value in spent.items() if not phase.startswith(_AHEAD))
         place = {phase: i for i, phase in enumerate(_PHASES)}
         return [
             {
@@ -121,14 +121,6 @@ class Run:
             }
             for phase in sorted(spent, key=lambda phase: place.get(phase, len(place)))
         ]
-
-    def _logged_seconds(self) -> dict[str, float]:
-        spent: dict[str, float] = {}
-        for line in self.log():
-            for name, value in line.items():
-                if name.startswith("seconds/"):
-                    spent[name.removeprefix("seconds/")] = spent.get(name.removeprefix("seconds/"), 0.0) + value
-        return spent
 
     @property
     def mining(self) -> Path:
@@ -190,3 +182,13 @@ def about_weights(file: Path) -> dict[str, Any]:
 def _weights_bytes(network: Network, **more: Any) -> bytes:
     about = {"network": network.name, "options": network.options.model_dump(mode="json"), **more}
     return checkpoint.tensor_bytes(network.state_dict(), about)
+
+
+def _seconds(lines: Iterable[dict[str, Any]]) -> dict[str, float]:
+    """The seconds of each phase, summed over the lines of a log."""
+    spent: dict[str, float] = {}
+    for line in lines:
+        for name, value in line.items():
+            if name.startswith("seconds/"):
+                spent[name.removeprefix("seconds/")] = spent.get(name.removeprefix("seconds/"), 0.0) + value
+    return spent
