@@ -9,31 +9,13 @@ import sys
 import traceback
 from pathlib import Path
 
-import numpy as np
 import torch
-from PIL import Image, ImageDraw
 
 from hardmine.options import check
-from hardmine.pipeline.ingest import ingest
 from hardmine.train.ranks import joined
 from hardmine.train.recipe import Recipe
 
 LIMIT = 240  # seconds; a group that hangs is killed then, and the test fails
-
-
-def image_store(root, classes=8, each=8):
-    """A patch store of coloured polygons on noise; a class is a polygon. Splits: train and val, by item."""
-    rng = np.random.default_rng(0)
-    for c in range(classes):
-        corners, colour = rng.uniform(0.1, 0.9, (5, 2)), tuple(rng.integers(0, 256, 3).tolist())
-        (root / "raw" / f"class{c:02d}").mkdir(parents=True)
-        for i in range(each):
-            image = Image.fromarray(rng.integers(0, 80, (28, 28, 3), dtype=np.uint8))
-            moved = (corners + rng.normal(0, 0.03, corners.shape)) * 28
-            ImageDraw.Draw(image).polygon([tuple(p) for p in moved.tolist()], fill=colour)
-            image.save(root / "raw" / f"class{c:02d}" / f"{i}.png")
-    ingest("folder", root / "raw", root / "store", split="by-item:0.75")
-    return root / "store"
 
 
 def image_recipe(store, **changes):

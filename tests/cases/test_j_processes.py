@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from ranks_world import LIMIT, image_recipe, image_store, together
+from polygon_world import polygon_store
+from ranks_world import LIMIT, image_recipe, together
 
 from hardmine.errors import Stopped
 from hardmine.mining.samplers import Sampler
@@ -19,7 +20,7 @@ from hardmine.train.runs import Run, load
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
-    return image_store(tmp_path_factory.mktemp("images"))
+    return polygon_store(tmp_path_factory.mktemp("images"), classes=8, each=8, sides=28)
 
 
 def toml(store, file):

@@ -5,14 +5,13 @@ import json
 import numpy as np
 import pytest
 import torch
-from PIL import Image, ImageDraw
+from polygon_world import polygon_store
 
 from hardmine.errors import InputError
 from hardmine.mining.mine import mine
 from hardmine.mining.miners.pads import PadsMiner
 from hardmine.mining.pads.files import load_distribution
 from hardmine.options import check
-from hardmine.pipeline.ingest import ingest
 from hardmine.protocols.evaluate import score
 from hardmine.protocols.pads_report import analyse_distribution
 from hardmine.store.patches import PatchStore
@@ -29,18 +28,7 @@ CLASSES, EACH = 12, 8
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
     """Coloured polygons on noise, in images of several sizes; a class is a polygon."""
-    root, rng = tmp_path_factory.mktemp("images"), np.random.default_rng(0)
-    for c in range(CLASSES):
-        corners, colour = rng.uniform(0.1, 0.9, (5, 2)), tuple(rng.integers(0, 256, 3).tolist())
-        (root / "raw" / f"class{c:02d}").mkdir(parents=True)
-        for i in range(EACH):
-            size = np.array([rng.integers(30, 60), rng.integers(30, 60)])
-            image = Image.fromarray(rng.integers(0, 80, (*size[::-1], 3), dtype=np.uint8))
-            moved = (corners + rng.normal(0, 0.03, corners.shape)) * size
-            ImageDraw.Draw(image).polygon([tuple(p) for p in moved.tolist()], fill=colour)
-            image.save(root / "raw" / f"class{c:02d}" / f"{i}.png")
-    ingest("folder", root / "raw", root / "store", split="by-item:0.75")
-    return root / "store"
+    return polygon_store(tmp_path_factory.mktemp("images"), CLASSES, EACH, sides=(30, 60))
 
 
 def recipe(store, **changes):

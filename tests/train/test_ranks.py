@@ -6,8 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from polygon_world import polygon_store
 from rank_scenarios import PAIRS, STEPS, all_steps, item_plan, pair_plan, plans_of, trainings
-from ranks_world import image_store, together
+from ranks_world import together
 
 from hardmine.errors import InputError
 from hardmine.pipeline.augment import Augment, TrainingImages
@@ -94,7 +95,7 @@ def test_augmentation_belongs_to_the_place_in_the_batch():
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
-    return image_store(tmp_path_factory.mktemp("images"))
+    return polygon_store(tmp_path_factory.mktemp("images"), classes=8, each=8, sides=28)
 
 
 @pytest.fixture(scope="module")
