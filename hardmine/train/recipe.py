@@ -31,6 +31,7 @@ LATER: dict[str, dict[str, Any]] = {
     "policy": {"redraw_every": None},
     "train": {"steps_per_epoch": None, "autocast": None, "compile": False},
     "optimizer": {"fused": None},
+    "mining": {"first_step": 0},
 }
 
 
@@ -151,6 +152,9 @@ class Loop(Options):
 class MinedRounds(Options):
     """The rounds that are trained from (`train.mine_every` says how often the run mines one itself).
 
+    first_step: steps before the first of them. Until then positives and classes are drawn evenly, as by `random` and
+    `class-balanced`: the distances of a network that has learned nothing say little about what is hard.
+
     start: a mining store, path or fsspec URL, of which a round is trained from first, instead of one mined with the
     initial weights, until `mine_every` steps are done; start_round: its number, or 'latest'. It must be of this store,
     split and views; start_network: 'same', it must be of the run's network and initial weights as well, or 'any'.
@@ -161,6 +165,7 @@ class MinedRounds(Options):
     share is measured every so many steps of a round's use, and in any case at its end (null: at its end alone).
     staleness_anchors: items it is measured with, each with 32 others; 0 measures none, and logs the age alone."""
 
+    first_step: int = Field(0, ge=0)
     start: str | None = None
     start_round: int | Literal["latest"] = "latest"
     start_network: Literal["same", "any"] = "same"
@@ -174,6 +179,8 @@ class MinedRounds(Options):
     def _nothing_is_without_effect(self) -> MinedRounds:
         if self.start is None and (self.start_round, self.start_network) != ("latest", "same"):
             raise ValueError("start_round and start_network say which round of `start`: give start")
+        if self.start is not None and self.first_step:
+            raise ValueError("give either start, a round to begin with, or first_step, the step of the first round")
         if self.on_stale != "warn" and not self.has_limits:
             raise ValueError(f"on_stale = {self.on_stale!r} needs a limit: give stale_after or min_still_hard")
         if self.staleness_anchors == 0 and (self.min_still_hard is not None or self.staleness_every is not None):
@@ -245,6 +252,15 @@ class Recipe(Options):
             chosen = (self.validation.store, self.validation.split)
             if self.validation.metric and chosen in {(e.store, e.split) for e in self.evaluation}:
                 raise ValueError(f"the best weights would be chosen on the test set {chosen[0]!r}: validate elsewhere")
+        return self
+
+    @model_validator(mode="after")
+    def _a_round_is_mined(self) -> Recipe:
+        if self.mining.first_step >= self.train.total_steps:
+            raise ValueError(
+                f"mining.first_step = {self.mining.first_step} is not before the run's end, {self.train.total_steps} "
+                "steps: no round would be mined"
+            )
         return self
 
     def digest(self) -> str:

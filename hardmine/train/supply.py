@@ -62,6 +62,8 @@ class Supply:
             self.sampler.distances = OnlineDistances(self.entries, self._embed_once)
         if self.mined is None:
             return (step // interval + 1) * interval
+        if step < self.sampler.rounds_from:
+            return self.sampler.rounds_from
         source = self._refresh(self.mined, step)
         if source is not self._handed:
             self._hand_over(source, self.mined.mined_at)
@@ -134,6 +136,12 @@ class Supply:
 
 def build_sampler(recipe: Recipe, entries: Entries) -> Sampler:
     """The sampler of a recipe over `entries`. Raises UnknownNameError, InputError."""
+    sampler = _built(recipe, entries)
+    sampler.rounds_from = recipe.mining.first_step
+    return sampler
+
+
+def _built(recipe: Recipe, entries: Entries) -> Sampler:
     kind = samplers.get(recipe.sampler.name)
     options = check(kind.Options, recipe.sampler.options, f"sampler {recipe.sampler.name!r}")
     knobs = recipe.train

@@ -14,8 +14,7 @@ from pydantic import Field, model_validator
 from hardmine.mining.lagged import LaggedAverage
 from hardmine.mining.samplers.base import samplers
 from hardmine.mining.samplers.hardpos import farthest
-from hardmine.mining.samplers.pairs import PairSampler
-from hardmine.mining.samplers.random import uniform_other
+from hardmine.mining.samplers.pairs import PairSampler, uniform_other
 from hardmine.options import Options
 
 _LOSS_FLOOR = 1e-3  # specs 4.5: lambda / L_avg stays finite

@@ -22,7 +22,8 @@ class Sampler(TorchSampler[Plan]):
 
     entries: of one split. seed: every plan is a function of (seed, step) and of what was recorded or mined before,
     never of the number of workers. `needs_distances`: it must be given a round's distances within classes
-    (`distances`); `needs_nearest`: so many nearest classes of each class (`use_nearest`), 0 for none.
+    (`distances`); `needs_nearest`: so many nearest classes of each class (`use_nearest`), 0 for none. `rounds_from`:
+    the step from which it needs them; plans of earlier steps are drawn evenly.
     """
 
     Options: ClassVar[type[Options]] = Options
@@ -34,6 +35,7 @@ class Sampler(TorchSampler[Plan]):
         self.options = self.Options() if options is None else options
         self.distances: Distances | None = None
         self.nearest: np.ndarray | None = None
+        self.rounds_from = 0
         self._steps = range(0)
 
     def between(self, first: int, stop: int) -> Sampler:
@@ -81,12 +83,16 @@ class Sampler(TorchSampler[Plan]):
         """The sampler's own numbers for the log."""
         return {}
 
-    def require_round(self) -> None:
-        """Raises StoreError where it was not given what it needs of a round."""
+    def waits(self, step: int) -> bool:
+        """Whether `step` is before the first round, so that its plan is drawn evenly. Raises StoreError where it is
+        not, and the sampler was not given what it needs of a round."""
+        if step < self.rounds_from:
+            return True
         if self.needs_distances and self.distances is None:
             raise StoreError("this sampler needs the distances of a mining round: set `sampler.distances` first")
         if self.needs_nearest and self.nearest is None:
             raise StoreError("this sampler needs the nearest classes of a mining round: call `use_nearest` first")
+        return False
 
     def random(self, step: int, stream: int = 0) -> np.random.Generator:
         """The random numbers of `step`; further streams are independent of the first."""

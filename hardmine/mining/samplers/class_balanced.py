@@ -57,7 +57,6 @@ class ClassBalanced(Sampler):
 
     def plan(self, step: int) -> ItemPlan:
         """See `Sampler.plan`."""
-        self.require_round()
         rng = self.random(step)
         chosen = self.choose_classes(step, rng)
         entry = self.entries.offsets[chosen][:, None] + self._slots(self._size[chosen], rng)
@@ -111,6 +110,6 @@ class ClassBalanced(Sampler):
         self._coverage.load(state["coverage"])
 
     def _count(self, step: int) -> None:
-        if self.needs_nearest and self.nearest is None:
+        if self.needs_nearest and self.nearest is None and step > self.rounds_from:
             return  # there was no batch yet
         self._coverage.count(step, lambda done: self.choose_classes(done, self.random(done)))

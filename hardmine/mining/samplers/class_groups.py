@@ -42,7 +42,9 @@ class GroupSampler(ClassBalanced):
 
     def choose_classes(self, step: int, rng: np.random.Generator) -> np.ndarray:
         """See `ClassBalanced.choose_classes`."""
-        assert self.nearest is not None  # `plan` has checked
+        if self.waits(step):
+            return super().choose_classes(step, rng)
+        assert self.nearest is not None  # `waits` has checked
         return grouped_classes(
             self.classes[rng.permutation(len(self.classes))],
             self.nearest,

@@ -69,14 +69,16 @@ class PairSampler(Sampler):
 
     def plan(self, step: int) -> BatchPlan:
         """The batch of `step`. AdaSample's Algorithm 1, lines 1-3, without line 3's choice of the positive."""
-        self.require_round()
-        rng = self.random(step)
-        classes = self.choose_classes(rng)
+        waits, rng = self.waits(step), self.random(step)
+        classes = self.even_classes(rng) if waits else self.choose_classes(rng)
         start, size = self.entries.offsets[classes], np.diff(self.entries.offsets)[classes]
         anchor = np.minimum((rng.random(self.pairs) * size).astype(np.int64), size - 1)
         codes = np.array(_DIHEDRAL_CODES[self.augment], np.uint8)
         dihedral = codes[rng.integers(len(codes), size=self.pairs, dtype=np.uint8)]
-        positive, weight = self.choose_positive(step, classes, size, anchor, rng)
+        if waits:
+            positive, weight = uniform_other(size, anchor, rng), np.ones(len(size))
+        else:
+            positive, weight = self.choose_positive(step, classes, size, anchor, rng)
         a, p = start + anchor, start + positive
         row, view = self.entries.row, self.entries.view
         pairs = (step, row[a], row[p], view[a], view[p], classes, weight.astype(np.float32), dihedral)
@@ -125,7 +127,11 @@ class PairSampler(Sampler):
         return (np.diff(self.entries.offsets) > 0).astype(np.int64)
 
     def choose_classes(self, rng: np.random.Generator) -> np.ndarray:
-        """The classes of a batch, int64 (n,), each with two entries or more: drawn evenly, without repetition."""
+        """The classes of a batch, int64 (n,), each with two entries or more."""
+        return self.even_classes(rng)
+
+    def even_classes(self, rng: np.random.Generator) -> np.ndarray:
+        """Classes int64 (n,), each with two entries or more, drawn evenly, without repetition."""
         return self.classes[rng.choice(len(self.classes), self.pairs, replace=False)]
 
     def choose_positive(
@@ -133,6 +139,12 @@ class PairSampler(Sampler):
     ) -> tuple[np.ndarray, np.ndarray]:
         """Slots of the positives int64 (n,), never the anchor's, and the weights (n,) with mean 1."""
         raise NotImplementedError(f"{type(self).__name__} does not say how it chooses positives")
+
+
+def uniform_other(size: np.ndarray, anchor: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """A slot of each class, int64 (n,), drawn evenly from all but the anchor's: one random number for each class."""
+    other = np.minimum((rng.random(len(size)) * (size - 1)).astype(np.int64), size - 2)
+    return other + (other >= anchor)
 
 
 def _no_overlap(first: np.ndarray, second: np.ndarray) -> np.ndarray:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from hardmine.mining.samplers.base import samplers
-from hardmine.mining.samplers.pairs import PairSampler
+from hardmine.mining.samplers.pairs import PairSampler, uniform_other
 
 
 @samplers.register("random")
@@ -17,9 +17,3 @@ class RandomPairs(PairSampler):
     ) -> tuple[np.ndarray, np.ndarray]:
         """See `PairSampler.choose_positive`."""
         return uniform_other(size, anchor, rng), np.ones(len(size))
-
-
-def uniform_other(size: np.ndarray, anchor: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """A slot of each class, int64 (n,), drawn evenly from all but the anchor's: one random number for each class."""
-    other = np.minimum((rng.random(len(size)) * (size - 1)).astype(np.int64), size - 2)
-    return other + (other >= anchor)
