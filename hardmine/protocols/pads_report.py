@@ -28,7 +28,7 @@ def analyse_distribution(run: str | Path, out: str | Path) -> dict[str, Any]:
     """
     opened, out = Run.open(run), Path(out)
     pads, step = _policy_of(opened)
-    policy, distribution = save_policy_of(run, out)
+    policy, distribution = _save(pads, out)
     picture, history = out / "distribution.png", out / "history.npz"
     draw_history(picture, pads.history)
     pads.history.save(history)
@@ -51,10 +51,13 @@ def analyse_distribution(run: str | Path, out: str | Path) -> dict[str, Any]:
 def save_policy_of(run: str | Path, out: str | Path) -> tuple[Path, Path]:
     """Write `policy.safetensors` and `distribution.safetensors`, of the newest checkpoint of a run, into the folder
     `out`; their paths. Raises as `analyse_distribution`."""
-    opened, out = Run.open(run), Path(out)
+    pads, _ = _policy_of(Run.open(run))
+    return _save(pads, Path(out))
+
+
+def _save(pads: Pads, out: Path) -> tuple[Path, Path]:
     if out.exists() and not out.is_dir():
         raise InputError(f"{out} is a file; --out is a folder")
-    pads, _ = _policy_of(opened)
     with disk_errors(out):
         out.mkdir(parents=True, exist_ok=True)
     policy, distribution = out / "policy.safetensors", out / "distribution.safetensors"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,10 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from safetensors.torch import save as serialise
 
 from hardmine.errors import StoreError
 from hardmine.store.files import disk_errors
+from hardmine.store.tensor_files import tensor_bytes
 
 
 @dataclass(frozen=True)
@@ -55,13 +54,6 @@ def save(folder: Path, step: int, state: dict[str, Any], **parts: dict[str, torc
             shutil.rmtree(temporary, ignore_errors=True)
             raise
     return Checkpoint(final, step, state)
-
-
-def tensor_bytes(tensors: Mapping[str, torch.Tensor], about: Mapping[str, Any] | None = None) -> bytes:
-    """Tensors as the bytes of a safetensors file, with the facts `about` them as one JSON entry of its metadata:
-    several entries are written in no fixed order, and equal tensors are to give equal bytes."""
-    metadata = None if about is None else {"hardmine": json.dumps(about, sort_keys=True)}
-    return serialise({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, metadata)
 
 
 def last(folder: Path) -> Checkpoint | None:

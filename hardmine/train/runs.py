@@ -8,11 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
-
 from hardmine.errors import InputError, MissingError, StoreError
 from hardmine.options import check
 from hardmine.store.files import json_lines, write_atomic, write_lock
+from hardmine.store.tensor_files import about_tensors, tensor_bytes
 from hardmine.train import checkpoint
 from hardmine.train.networks import Network, build, load_weights
 from hardmine.train.recipe import Recipe
@@ -172,16 +171,12 @@ def about_weights(file: Path) -> dict[str, Any]:
     then); empty in one of another program. Raises MissingError, InputError where it is no safetensors file."""
     if not file.is_file():
         raise MissingError(f"no run and no weights file at {file}")
-    try:
-        with safe_open(file, framework="pt") as opened:
-            return json.loads((opened.metadata() or {}).get("hardmine", "{}"))
-    except SafetensorError as error:
-        raise InputError(f"{file} is neither a run nor a safetensors file ({error})") from error
+    return about_tensors(file)
 
 
 def _weights_bytes(network: Network, **more: Any) -> bytes:
     about = {"network": network.name, "options": network.options.model_dump(mode="json"), **more}
-    return checkpoint.tensor_bytes(network.state_dict(), about)
+    return tensor_bytes(network.state_dict(), about)
 
 
 def _seconds(lines: Iterable[dict[str, Any]]) -> dict[str, float]:

@@ -6,25 +6,22 @@ or its last distribution alone is used.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save as serialise
 from torch import Tensor
 
-from hardmine.errors import InputError, MissingError
+from hardmine.errors import InputError
 from hardmine.mining.pads.distribution import Distribution
 from hardmine.mining.pads.policy import Policy
 from hardmine.mining.pads.support import Support
 from hardmine.options import check
 from hardmine.store.files import write_atomic
+from hardmine.store.tensor_files import read_tensors, tensor_bytes
 
-_KEY = "hardmine"
 _POLICY, _DISTRIBUTION = "PADS policy", "PADS distribution"
 
 
@@ -88,20 +85,12 @@ def load_distribution(path: str | Path) -> Distribution:
 
 
 def _write(path: str | Path, kind: str, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
-    facts = json.dumps({"kind": kind, **about}, sort_keys=True)  # one entry: several are written in no fixed order
-    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    write_atomic(Path(path), serialise(plain, {_KEY: facts}))
+    write_atomic(Path(path), tensor_bytes(tensors, {"kind": kind, **about}))
 
 
 def _read(path: str | Path, *kinds: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    if not Path(path).is_file():
-        raise MissingError(f"no file {path}: expected a {' or a '.join(kinds)}")
-    try:
-        with safe_open(path, framework="pt") as opened:
-            about = json.loads((opened.metadata() or {}).get(_KEY, "{}"))
-            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - no mapping
-    except (SafetensorError, OSError) as error:
-        raise InputError(f"{path} cannot be read ({error}): expected a {' or a '.join(kinds)}") from error
+    expected = f"a {' or a '.join(kinds)}"
+    tensors, about = read_tensors(Path(path), expected)
     if about.get("kind") not in kinds:
-        raise InputError(f"{path} holds {about.get('kind', 'something else')}; expected a {' or a '.join(kinds)}")
+        raise InputError(f"{path} holds {about.get('kind', 'something else')}; expected {expected}")
     return tensors, about
