@@ -16,7 +16,7 @@ from hardmine.train import checkpoint
 from hardmine.train.networks import Network, build, load_weights
 from hardmine.train.recipe import Recipe
 
-_HEADER, _RESULT, _KEPT = "run.json", "result.json", "kept"
+_HEADER, _RESULT, _LOG, _KEPT = "run.json", "result.json", "log.jsonl", "kept"
 _SUFFIX = ".safetensors"
 _WEIGHTS = f"weights{_SUFFIX}"
 _AHEAD = "ahead/"  # phases that are not the training process's own time
@@ -48,7 +48,8 @@ class Run:
     @contextmanager
     def writing(cls, path: Path, recipe: Recipe, data: str, must_exist: bool = False) -> Iterator[Run]:
         """Start the run of `recipe` in `path`, or continue it, as its only writer. data: the fingerprint of the patch
-        store. Raises InputError where the folder holds another run or something else, LockedError."""
+        store. A run that fails before its log begins (its recipe was refused) leaves the folder free for another one.
+        Raises InputError where the folder holds another run or something else, LockedError."""
         if must_exist and not (path / _HEADER).is_file():
             raise MissingError(f"there is no run to resume in {path}")
         if path.is_dir() and not (path / _HEADER).is_file() and any(p.name[0] != "." for p in path.iterdir()):
@@ -64,7 +65,12 @@ class Run:
             else:
                 write_atomic(path / _HEADER, json.dumps(header, indent=1).encode())
                 run = cls(path, header)
-            yield run
+            try:
+                yield run
+            except Exception:
+                if not (path / _LOG).is_file():
+                    (path / _HEADER).unlink()
+                raise
 
     @classmethod
     def reading(cls, path: Path, recipe: Recipe) -> Run:
@@ -97,7 +103,7 @@ class Run:
 
     def log(self) -> list[dict[str, Any]]:
         """The records of `log.jsonl`, in order."""
-        return json_lines(self.path / "log.jsonl")
+        return json_lines(self.path / _LOG)
 
     def seconds(self) -> dict[str, float]:
         """Where the time went, by phase (loading, forward, mining, ...): what the log accounts for, not what a kill

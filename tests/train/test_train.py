@@ -192,6 +192,13 @@ def test_a_folder_of_another_run_is_refused(stores, tmp_path):
     assert not (tmp_path / "none").exists()
 
 
+def test_a_refused_recipe_leaves_its_folder_free(stores, tmp_path):
+    with pytest.raises(InputError, match="needs 4000 classes"):
+        train(recipe(stores, "train.pairs=4000"), tmp_path / "run")
+    assert not (tmp_path / "run" / "run.json").exists()
+    assert train(recipe(stores), tmp_path / "run").trained > 0
+
+
 def test_a_run_on_changed_data_is_refused(stores, tmp_path):
     with pytest.raises(Stop):
         train(recipe(stores), tmp_path / "run", progress=stop_at(3))
