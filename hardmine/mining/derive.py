@@ -15,8 +15,10 @@ from hardmine.errors import InputError
 from hardmine.store.approximate import approximate_both
 from hardmine.store.distances import PAIRS_AT_ONCE, as_tensor, full_float32, listed_distances, pair_distances
 from hardmine.store.index import build_index
+from hardmine.store.lists import Neighbours
 from hardmine.store.rounds import Round
-from hardmine.store.search import Neighbours, in_order, nearest, nearest_both
+from hardmine.store.search import nearest, nearest_both
+from hardmine.store.sets import in_order
 
 MOST_PAIRS = 1 << 32  # 16 GB of float32
 PAIRS_PER_STEP = 1 << 20

@@ -18,7 +18,8 @@ from hardmine.errors import InputError
 from hardmine.store.class_cells import CLASSES, ClassCells, unfit
 from hardmine.store.distances import as_descriptors, as_tensor, listed_distances
 from hardmine.store.index import SAMPLE, faiss_index, load_faiss, points_needed
-from hardmine.store.search import SPARE, Lists, Neighbours, nearest, nearest_both, sorted_lists
+from hardmine.store.lists import SPARE, Lists, Neighbours, sorted_lists
+from hardmine.store.search import nearest, nearest_both
 
 TARGET = 0.95  # recall at which the search is wide enough
 MOST_PROBED = 4  # at most a 4th of the inverted lists is searched: a scan of them is slower than a matrix product

@@ -18,8 +18,10 @@ from itertools import pairwise
 import numpy as np
 import torch
 
+from hardmine.store.by_rows import BLOCK_VALUES, mask_ranges, room, smallest
 from hardmine.store.distances import as_tensor, listed_distances
-from hardmine.store.search import BLOCK_VALUES, SPARE, Neighbours, in_order, mask_ranges, room, smallest, sorted_lists
+from hardmine.store.lists import SPARE, Neighbours, sorted_lists
+from hardmine.store.sets import in_order
 
 CLASSES = "IVFclasses,Flat"
 LARGEST_CELL = 64  # items; a larger class is several cells

@@ -18,7 +18,9 @@ import torch  # before faiss: whichever comes first brings the OpenMP that both 
 from hardmine.errors import InputError, StoreError
 from hardmine.store.class_cells import CLASSES
 from hardmine.store.distances import as_descriptors, as_tensor, listed_distances
-from hardmine.store.search import SPARE, Neighbours, check_metric, nearest
+from hardmine.store.lists import SPARE, Neighbours
+from hardmine.store.search import nearest
+from hardmine.store.sets import check_metric
 
 POINTS_PER_CENTROID = 39  # what faiss asks for before it warns of a poor clustering
 MOST_POINTS_PER_CENTROID = 256  # more do not help; faiss would drop them

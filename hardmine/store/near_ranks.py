@@ -17,22 +17,15 @@ from functools import partial
 
 import numpy as np
 import torch
-from scipy.special import gammaincinv
 
 from hardmine.errors import InputError, UnknownNameError
 from hardmine.store.distances import listed_distances
 from hardmine.store.ordered import OrderedMap, in_order_on
 from hardmine.store.ranking import TIES
-from hardmine.store.search import prepare, rounding
+from hardmine.store.sets import prepare
+from hardmine.store.within import MOST_ITEMS, STRIDE, Within, column_of, key, line_of, value_of
 
-STRIDE = 32  # one item in so many is looked at for the limit
-WRONG = 0.03  # of the queries, about so many may have to come again; a surer guess has more candidates
-BLOCK = 1 << 9  # queries, and items, whose squared distances are held at once: 1 MB, which stays in the cache
 MOST_PENDING = 1 << 25  # candidates and matches that may wait for their query's turn: 256 MB
-COLUMN_BITS = 22
-MOST_ITEMS = 1 << COLUMN_BITS
-VALUE_BITS = 31  # of a float32 that is not negative
-MOST_QUERIES = 1 << 10  # of a block: (query, value, column) are 63 bits
 
 
 @dataclass(frozen=True)
@@ -107,30 +100,19 @@ class _Near:
         self.range, self.own = sets.same_label[self.order], sets.self_column[self.order]
         # labels by the first column that has them: 0 and up, and -1 where the database has none
         ranges = self.range[self.range[:, 1] > self.range[:, 0]]
-        self.base_label = np.full(len(sets.rows), -2, np.int32)
+        base_label = np.full(len(sets.rows), -2, np.int32)
         for begin, end in np.unique(ranges, axis=0):
-            self.base_label[begin:end] = begin
-        self.label = np.where(self.range[:, 1] > self.range[:, 0], self.range[:, 0], -1).astype(np.int32)
+            base_label[begin:end] = begin
+        label = np.where(self.range[:, 1] > self.range[:, 0], self.range[:, 0], -1).astype(np.int32)
+        self.within = Within(
+            self.base.numpy(), base_label, None if self.symmetric else self.query.numpy(), label, block
+        )
         self.depth = depth[self.order]
         self.row_order = np.argsort(np.argsort(sets.rows)) if ties == "row" else np.zeros(len(sets.rows), np.int64)
-        self.block = min(MOST_QUERIES, block or BLOCK)
-        # [x, |x|^2, 1] . [-2 y, 1, |y|^2] is a squared distance
-        x = self.base.numpy()
-        self.right = np.empty((len(x), x.shape[1] + 2), np.float32)
-        np.multiply(x, -2, out=self.right[:, :-2])
-        self.right[:, -2], self.right[:, -1] = 1, _square_norms(x)
-        stratum = np.arange(0, len(x), STRIDE)  # one item of each, in no step with what is inside the classes
-        self.sample = np.minimum(stratum + np.random.default_rng(0).integers(STRIDE, size=len(stratum)), len(x) - 1)
-        self.right_sample = self.right[self.sample]
-        # items that are within the distance of the nearest sampled one, the second, ...: certainly, and most likely
-        self.certain = np.arange(1.0, len(stratum) + 1)
-        self.likely = np.maximum(STRIDE * gammaincinv(self.certain, WRONG), self.certain)
-        length, longest = np.sqrt(_square_norms(self.query.numpy())), np.sqrt(self.right[:, -1].max(initial=0))
-        self.slack = (2 * rounding(self.base.shape[1] + 2) * (length + longest) ** 2).astype(np.float32)
 
     def blocks(self) -> Iterator[NearRanks]:
         """The ranks of all queries, on as many threads as torch has."""
-        parts = [np.arange(i, min(i + self.block, len(self.query))) for i in range(0, len(self.query), self.block)]
+        parts, block = self.within.parts, self.within.block
         again = [np.zeros(0, np.int64)]
         with in_order_on(torch.get_num_threads()) as every:
             known = self._known(parts, every) if self.symmetric else None
@@ -141,71 +123,46 @@ class _Near:
                 again.append(part[short])
                 yield ranks
             left = np.concatenate(again)
-            rest = np.split(left, range(self.block, len(left), self.block)) if len(left) else []
+            rest = np.split(left, range(block, len(left), block)) if len(left) else []
             for part, matches, keys in every(partial(self._alone, surely=True), rest):
                 yield self._ranked(keys, matches, part)[0]
 
     def _alone(self, part: np.ndarray, surely: bool = False) -> tuple[np.ndarray, Matches, list[np.ndarray]]:
-        """A block with its matches and the keys of the items of other labels within its limits: all are looked at."""
-        matches, left = self._matches(part, self.certain if surely else self.likely), self._left(part)
-        room = self._room()
-        starts = range(0, len(self.base), self.block)
-        squares = ((first, _squares(left, self.right[first : first + self.block], room)) for first in starts)
-        return part, matches, [self._keys(square, matches.limit, part, first) for first, square in squares]
+        """A block with its matches and the keys of the items of other labels within its limits."""
+        matches = self._matches(part, self.within.certain if surely else self.within.likely)
+        return part, matches, self.within.alone(part, matches.limit)
 
     def _together(
         self, parts: list[np.ndarray], known: list[Matches], every: OrderedMap
     ) -> Iterator[tuple[np.ndarray, Matches, list[np.ndarray]]]:
         """The same for each block of the database, in order; what two blocks have in common is looked at once."""
-        pending: list[list[np.ndarray]] = [[] for _ in parts]
-
-        def look(i: int) -> list[np.ndarray]:
-            part, limit, left, room = parts[i], known[i].limit, self._left(parts[i]), self._room()
-            square = _squares(left, self.right[part[0] : part[-1] + 1], room)
-            keys = [self._keys(square, limit, part, part[0])]
-            for j in range(i + 1, len(parts)):
-                square = _squares(left, self.right[parts[j][0] : parts[j][-1] + 1], room)
-                keys.append(self._both_keys(square, part, limit, parts[j], known[j].limit, pending[j]))
-            return keys
-
-        for i, keys in enumerate(every(look, range(len(parts)))):  # those before i have added theirs to what is pending
-            keys += pending[i]
-            pending[i] = []
-            yield parts[i], known[i], keys
+        yield from zip(parts, known, self.within.together([each.limit for each in known], every))
 
     def _known(self, parts: list[np.ndarray], every: OrderedMap) -> list[Matches] | None:
         """The matches of all queries, or None where with the candidates to expect they would take too much room."""
         found, room = [], MOST_PENDING
-        for matches in every(partial(self._matches, within=self.likely), parts):
+        for matches in every(partial(self._matches, items=self.within.likely), parts):
             found.append(matches)
             room -= len(matches.line) + matches.expected
             if room < 0:
                 return None
         return found
 
-    def _left(self, part: np.ndarray) -> np.ndarray:
-        """What a product with the right gives squared distances of a block of queries, float32 (B, D + 2)."""
-        query = self.query.numpy()[part]
-        return np.column_stack([query, _square_norms(query), np.ones(len(query), np.float32)])
-
-    def _room(self) -> np.ndarray:
-        return np.empty(self.block * self.block, np.float32)
-
-    def _matches(self, part: np.ndarray, within: np.ndarray) -> Matches:
-        """within: (sampled items,), how many items are within the distance of the nearest of them, the second, ..."""
-        depth, slack = self.depth[part], self.slack[part]
-        left = self._left(part)
+    def _matches(self, part: np.ndarray, items: np.ndarray) -> Matches:
+        """items: (sampled items,), how many items are within the distance of the nearest of them, the second, ..."""
+        within, depth, slack = self.within, self.depth[part], self.within.slack[part]
+        left = within.left(part)
         keys = np.concatenate([np.zeros(0, np.int64), *self._match_keys(part, left)])
         keys.sort(kind="stable")  # they are in order of line already
-        line, column, value = keys >> (VALUE_BITS + COLUMN_BITS), keys & (MOST_ITEMS - 1), _value(keys)
+        line, column, value = line_of(keys), column_of(keys), value_of(keys)
         count = np.bincount(line, minlength=len(part))
         offset = np.cumsum(count) - count
-        sampled = _squares(left, self.right_sample)
-        sampled[self.base_label[self.sample] == self.label[part, None]] = np.inf
-        most = min(int(np.searchsorted(within, depth.max(initial=1))) + 1, sampled.shape[1])
+        sampled = within.sampled(left)
+        sampled[within.base_label[within.sample] == within.label[part, None]] = np.inf
+        most = min(int(np.searchsorted(items, depth.max(initial=1))) + 1, sampled.shape[1])
         near = np.sort(np.partition(sampled, most - 1, 1)[:, :most], 1).clip(min=0)
-        below = np.searchsorted(keys, _key(np.arange(len(part))[:, None], near, MOST_ITEMS - 1), "right")
-        enough = below - offset[:, None] + within[:most] >= depth[:, None]
+        below = np.searchsorted(keys, key(np.arange(len(part))[:, None], near, MOST_ITEMS - 1), "right")
+        enough = below - offset[:, None] + items[:most] >= depth[:, None]
         cut = np.where(enough.any(1), near[np.arange(len(part)), enough.argmax(1)], np.float32(np.inf))
         farthest = np.where(count > 0, value[np.minimum(offset + count - 1, len(value) - 1)], 0) if len(value) else 0
         cut = np.where(farthest <= cut + slack, np.float32(np.inf), cut)
@@ -218,57 +175,30 @@ class _Near:
 
     def _match_keys(self, part: np.ndarray, left: np.ndarray) -> Iterator[np.ndarray]:
         ranges, own = self.range[part], self.own[part]
-        for first in range(int(ranges[:, 0].min()), int(ranges[:, 1].max()), self.block):
-            last = min(first + self.block, int(ranges[:, 1].max()))
-            square = _squares(left, self.right[first:last])
-            is_match = self.base_label[first:last] == self.label[part, None]
+        for first in range(int(ranges[:, 0].min()), int(ranges[:, 1].max()), self.within.block):
+            last = min(first + self.within.block, int(ranges[:, 1].max()))
+            square = self.within.squares(left, slice(first, last))
+            is_match = self.within.base_label[first:last] == self.within.label[part, None]
             line = np.flatnonzero((own >= first) & (own < last))
             is_match[line, own[line] - first] = False
             line, place = np.divmod(np.flatnonzero(is_match), last - first)
-            yield _key(line, square[line, place], place + first)
-
-    def _keys(self, square: np.ndarray, limit: np.ndarray, part: np.ndarray, first: int) -> np.ndarray:
-        """Keys of the items of other labels within each query's limit, of the columns from `first` on."""
-        flat = np.flatnonzero(square <= limit[:, None])
-        line, place = np.divmod(flat, square.shape[1])
-        other = self.base_label[first + place] != self.label[part][line]
-        return _key(line[other], square.reshape(-1)[flat[other]], first + place[other])
-
-    def _both_keys(
-        self,
-        square: np.ndarray,
-        part: np.ndarray,
-        limit: np.ndarray,
-        later: np.ndarray,
-        its_limit: np.ndarray,
-        its: list[np.ndarray],
-    ) -> np.ndarray:
-        """The same of the columns of a later block; and to `its` keys those that this block gives the later one."""
-        flat = np.flatnonzero((square <= limit[:, None]) | (square <= its_limit))
-        line, place = np.divmod(flat, len(later))
-        value = square.reshape(-1)[flat]
-        if self.base_label[part[-1]] == self.base_label[later[0]]:  # a class lies in both
-            other = self.base_label[part[0] + line] != self.base_label[later[0] + place]
-            line, place, value = line[other], place[other], value[other]
-        here, there = value <= limit[line], value <= its_limit[place]
-        its.append(_key(place[there], value[there], part[0] + line[there]))
-        return _key(line[here], value[here], later[0] + place[here])
+            yield key(line, square[line, place], place + first)
 
     def _ranked(self, all_keys: list[np.ndarray], matches: Matches, part: np.ndarray) -> tuple[NearRanks, np.ndarray]:
         """Ranks of a block from the keys of all items of other labels that are within its limits; and the places in the
         block of queries that are not among them, since for them the limit was too near."""
         keys = torch.from_numpy(np.concatenate(all_keys)).sort()[0].numpy()
         line, column, value = matches.line.astype(np.int64), matches.column.astype(np.int64), matches.value
-        depth, slack, every = self.depth[part], self.slack[part][line], np.arange(len(part))
-        before = np.searchsorted(keys, _key(line, value - slack, 0))
-        upto = np.searchsorted(keys, _key(line, value + slack, MOST_ITEMS - 1), "right")
+        depth, slack, every = self.depth[part], self.within.slack[part][line], np.arange(len(part))
+        before = np.searchsorted(keys, key(line, value - slack, 0))
+        upto = np.searchsorted(keys, key(line, value + slack, MOST_ITEMS - 1), "right")
         open_ = np.flatnonzero(upto > before)
         if len(open_):
             before[open_] = self._settled(keys, before[open_], upto[open_], line[open_], column[open_], part)
-        start = np.searchsorted(keys, _key(every, 0.0, 0))
+        start = np.searchsorted(keys, key(every, 0.0, 0))
         before = np.sort((line << 40) + before - start[line], kind="stable") - (line << 40)  # nearly sorted
         count = np.bincount(line, minlength=len(part))
-        in_front = np.searchsorted(keys, _key(every, matches.cut, MOST_ITEMS - 1), "right") - start + count
+        in_front = np.searchsorted(keys, key(every, matches.cut, MOST_ITEMS - 1), "right") - start + count
         good = np.isinf(matches.cut) | (in_front >= depth)  # the matches that are not here have ranks beyond the depth
         rank = before + np.arange(1, len(line) + 1) - (np.cumsum(count) - count)[line]
         inside = (rank <= depth[line]) & good[line]
@@ -290,33 +220,10 @@ class _Near:
         length = np.maximum(upto - first, 0)
         place = np.repeat(first - (np.cumsum(length) - length), length) + np.arange(length.sum())
         others = keys[place]
-        all_lines = np.concatenate([line, others >> (VALUE_BITS + COLUMN_BITS)])
-        all_columns = np.concatenate([column, others & (MOST_ITEMS - 1)])
+        all_lines = np.concatenate([line, line_of(others)])
+        all_columns = np.concatenate([column, column_of(others)])
         query, base = torch.from_numpy(all_lines), torch.from_numpy(all_columns)
         distance = listed_distances(self.query, torch.from_numpy(part)[query], self.base, base).numpy()
-        match_key, other_key = np.split(_key(all_lines, distance, self.row_order[all_columns]), [len(line)])
+        match_key, other_key = np.split(key(all_lines, distance, self.row_order[all_columns]), [len(line)])
         surely = before - np.searchsorted(place, before)
         return surely + np.searchsorted(np.sort(other_key), match_key)
-
-
-def _key(line: np.ndarray, value: np.ndarray | float, column: np.ndarray | int) -> np.ndarray:
-    """int64, sorted as (line, value, column) are. Values below 0, which rounding makes, are 0; floats sort as bits."""
-    bits = np.maximum(np.asarray(value, np.float32), np.float32(0)).view(np.int32).astype(np.int64)
-    return (line << (VALUE_BITS + COLUMN_BITS)) | (bits << COLUMN_BITS) | column
-
-
-def _squares(left: np.ndarray, right: np.ndarray, room: np.ndarray | None = None) -> np.ndarray:
-    """Squared distances float32 (B, n) of a block of queries to some items, in `room` where it is given."""
-    shape = len(left), len(right)
-    out = np.empty(shape, np.float32) if room is None else room[: shape[0] * shape[1]].reshape(shape)
-    return np.matmul(left, right.T, out=out)
-
-
-def _square_norms(x: np.ndarray) -> np.ndarray:
-    """float32 (n,), of sums in float64."""
-    return np.einsum("nd,nd->n", x, x, dtype=np.float64).astype(np.float32)
-
-
-def _value(key: np.ndarray) -> np.ndarray:
-    """float32: the values of keys."""
-    return (key >> COLUMN_BITS & (1 << VALUE_BITS) - 1).astype(np.int32).view(np.float32)

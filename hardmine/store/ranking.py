@@ -17,7 +17,7 @@ import torch
 
 from hardmine.errors import InputError, UnknownNameError
 from hardmine.store.distances import listed_distances
-from hardmine.store.search import Sets, prepare
+from hardmine.store.sets import Sets, prepare
 
 TIES = ("row", "optimistic")
 VALUES_AT_ONCE = 1 << 22  # squared distances held at once: 32 MB

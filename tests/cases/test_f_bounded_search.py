@@ -28,6 +28,6 @@ except (MemoryError, RuntimeError):
 def test_f74_the_exact_search_stays_within_a_block():
     outcomes = []
     for limit in (500, 10):
-        done = subprocess.run([sys.executable, "-c", CHILD, str(limit)], capture_output=True, text=True, check=True)
-        outcomes.append(done.stdout.strip())
+        done = subprocess.run([sys.executable, "-c", CHILD, str(limit)], capture_output=True, text=True)
+        outcomes.append(done.stdout.strip() if done.returncode == 0 else "too much")  # OpenBLAS ends the process itself
     assert outcomes == [f"{16_000 * 8} {16_000 * 8}", "too much"]

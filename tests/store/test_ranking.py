@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hardmine.errors import InputError, UnknownNameError
-from hardmine.store import near_ranks
+from hardmine.store import near_ranks, within
 from hardmine.store.distances import pair_distances
 from hardmine.store.near_ranks import near_match_ranks
 from hardmine.store.ranking import match_ranks
@@ -96,8 +96,8 @@ def test_limits_that_were_too_near_change_nothing(monkeypatch, kind, alone, thre
     count = 300 if alone else 90
     want = placed(match_ranks(x, rows, labels, **options))
     depth = rng.integers(0, 40, count)
-    monkeypatch.setattr(near_ranks, "STRIDE", 3)
-    monkeypatch.setattr(near_ranks, "WRONG", 0.9)
+    monkeypatch.setattr(within, "STRIDE", 3)
+    monkeypatch.setattr(within, "WRONG", 0.9)
     again, before = [], torch.get_num_threads()
     looked = near_ranks._Near._alone
     monkeypatch.setattr(

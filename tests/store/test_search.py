@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hardmine.errors import InputError, NumericalError, UnknownNameError
+from hardmine.store.by_rows import room, smallest
 from hardmine.store.distances import as_descriptors, pair_distances
-from hardmine.store.search import nearest, nearest_both, room, smallest
+from hardmine.store.search import nearest, nearest_both
 
 
 def tree_distance(a, b):
