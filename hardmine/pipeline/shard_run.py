@@ -141,8 +141,8 @@ def _write_behind(
     """`run_tasks` in this process, where a thread writes one shard while the next is read. The memory for the pixels of
     two is used again and again: fresh memory has to be cleared first. An error ends it once the other of the two is
     done; no shard is begun after it."""
-    shard_bytes = len(slices[0].numbers) * math.prod(writer.task.pixel_shape or (0,))
-    memory = [np.empty(shard_bytes, np.uint8) for _ in range(2)]  # of the system's only where something is put
+    items = max((len(piece.numbers) for piece in slices), default=0)
+    memory = np.empty((2, items * math.prod(writer.task.pixel_shape or (0,))), np.uint8)
     with ThreadPoolExecutor(1) as pool:
         written: Future[tuple[ShardRecord, bool]] | None = None
         for index, piece in enumerate(slices):
