@@ -7,6 +7,8 @@ import io
 import shutil
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +33,8 @@ from hardmine.store.manifest import (
     rejects_to_csv,
 )
 
+_FLUSHES = 4  # columns written at once: a flush to the disk is waiting, and a disk does several in the time of one
+
 
 def commit(store: Path, plan: Plan, records: Sequence[ShardRecord]) -> Manifest:
     """Write everything besides the shards. Row numbers are the prefix sums of what the shards kept. May be repeated
@@ -46,6 +50,9 @@ def commit(store: Path, plan: Plan, records: Sequence[ShardRecord]) -> Manifest:
         table, lost = pair_table(pair, row_of)
         pairs.append(write_pairs(store, f"{PAIRS}/{name}.npy", name, table, int(lost.sum())))
     splits = [] if plan.splits is None else plan.splits.names
+    files = [f"{COLUMNS}/{name}.npy" for name in columns]
+    with ThreadPoolExecutor(_FLUSHES) as pool:
+        written = list(pool.map(partial(write_column, store), files, columns.values()))
     counts = count(columns, plan.classes, splits, pairs, len(item_rejects), len(rejects))
     manifest = Manifest(
         kind=plan.kind,
@@ -58,7 +65,7 @@ def commit(store: Path, plan: Plan, records: Sequence[ShardRecord]) -> Manifest:
         classes=plan.classes,
         splits=splits,
         shards=[record.shard() for record in records],
-        columns={name: write_column(store, f"{COLUMNS}/{name}.npy", values) for name, values in columns.items()},
+        columns=dict(zip(columns, written)),
         pairs=pairs,
         rejects=write_file(store, REJECTS, rejects_to_csv(rejects)),
         counts=counts | plan.candidates.counts | added_up(records),

@@ -74,7 +74,8 @@ def ingest(
     min_per_class, max_per_class: patches of smaller classes, and those past the first max_per_class of a class, are
     stored but not `used`. shards: "hdf5" or "webdataset"; None is hdf5 for patches, webdataset for images. pictures:
     options of `PicturePolicy`, for a data set of images. shard_rows: None is at most 32,768 patches (128 MiB) or 4096
-    images. workers, scheduler, in_flight: where shards are written, see `run_tasks`; the bytes do not depend on it.
+    images. workers, scheduler, in_flight: where shards are written, see `run_tasks`; the bytes do not depend on it. In
+    this process one is written while the next is read, so that the pixels of two are in memory, in workers of one each.
     progress: called with (items done, items in all).
 
     Raises UnknownNameError (kind, option, split rule), InputError (the source, an option, a bad item under "fail",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from hardmine.errors import InputError, StoreError
 from hardmine.pipeline.ingest_plan import Plan
 from hardmine.pipeline.parallel import Advance, check_workers, run_tasks
 from hardmine.pipeline.readers.base import Reader
-from hardmine.pipeline.shards import OnBad, ShardRecord, ShardTask, finished_shard, write_shard
+from hardmine.pipeline.shards import OnBad, ShardRecord, ShardTask, finished_shard, read_shard
 from hardmine.store.files import remove_partials
 from hardmine.store.manifest import SHARDS
 
@@ -42,7 +44,7 @@ class _Slice:
 @dataclass(frozen=True)
 class _Writer:
     """What all slices have in common, sent to each worker once. Called, it gives the record of a slice's shard, and
-    whether an earlier run had finished it."""
+    whether an earlier run had finished it; `read` does the first half of that, and what it returns the second."""
 
     source: Path
     task: ShardTask
@@ -51,15 +53,21 @@ class _Writer:
         return replace(self.task, number=piece.number, start=piece.start, numbers=piece.numbers)
 
     def __call__(self, piece: _Slice, advance: Advance) -> tuple[ShardRecord, bool]:
+        return self.read(piece, advance)()
+
+    def read(
+        self, piece: _Slice, advance: Advance, memory: np.ndarray | None = None
+    ) -> Callable[[], tuple[ShardRecord, bool]]:
         for path in (self.source, self.task.store):
             if not path.exists():
                 raise InputError(f"a worker on {socket.gethostname()} does not see {path}: workers must share its disk")
         task = self.of(piece)
         record = finished_shard(task)
         if record is None:
-            return write_shard(task, advance), False
+            write = read_shard(task, advance, memory)
+            return lambda: (write(), False)
         advance(len(piece.numbers))
-        return record, True
+        return lambda: (record, True)
 
 
 def write_shards(
@@ -101,14 +109,17 @@ def write_shards(
         if progress:
             progress(done, len(plan.order))
 
-    running = run_tasks(
-        writer,
-        slices,
-        workers=where.workers,
-        scheduler=where.scheduler,
-        in_flight=where.in_flight,
-        progress=advance,
-    )
+    if where.workers or where.scheduler is not None:
+        running = run_tasks(
+            writer,
+            slices,
+            workers=where.workers,
+            scheduler=where.scheduler,
+            in_flight=where.in_flight,
+            progress=advance,
+        )
+    else:
+        running = _write_behind(writer, slices, advance)
     try:
         for index, (record, was_there) in running:
             path = writer.of(slices[index]).path
@@ -122,3 +133,22 @@ def write_shards(
         running.close()
         remove_partials(store / SHARDS)  # of workers that were ended
     return [records[index] for index in range(len(slices))], resumed
+
+
+def _write_behind(
+    writer: _Writer, slices: Sequence[_Slice], advance: Advance
+) -> Generator[tuple[int, tuple[ShardRecord, bool]], None, None]:
+    """`run_tasks` in this process, where a thread writes one shard while the next is read. The memory for the pixels of
+    two is used again and again: fresh memory has to be cleared first. An error ends it once the other of the two is
+    done; no shard is begun after it."""
+    items = max((len(piece.numbers) for piece in slices), default=0)
+    memory = np.empty((2, items * math.prod(writer.task.pixel_shape or (0,))), np.uint8)
+    with ThreadPoolExecutor(1) as pool:
+        written: Future[tuple[ShardRecord, bool]] | None = None
+        for index, piece in enumerate(slices):
+            write = writer.read(piece, advance, memory[index % 2])
+            if written is not None:
+                yield index - 1, written.result()
+            written = pool.submit(write)
+        if written is not None:
+            yield len(slices) - 1, written.result()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -90,13 +92,31 @@ def write_shard(task: ShardTask, progress: Callable[[int], None] | None = None) 
     Pixels of one size are held in memory until they are written, images for tars only one at a time. The same task
     gives the same bytes. Raises InputError at the first bad item if task.on_bad is "fail", DiskError when the disk is
     full; neither leaves a partial file."""
+    return read_shard(task, progress)()
+
+
+def read_shard(
+    task: ShardTask, progress: Callable[[int], None] | None = None, memory: np.ndarray | None = None
+) -> Callable[[], ShardRecord]:
+    """The first half of `write_shard`; what it returns is the second, which needs the reader no more and may be called
+    in another thread. Pixels of one size are read in the first and written in the second; images for tars, of which one
+    is in memory at a time, are read and written in the first.
+
+    memory: uint8, at least as many as the pixels, which are put there until the second half is done; None: new."""
     task.path.parent.mkdir(exist_ok=True)
     items = _Items(task, progress)
-    if task.kind == "hdf5":
-        pixels = items.pixels()
+    if task.kind == "hdf5" or task.pictures is None:
+        return partial(_write, task, items, items.pixels(memory))
+    record = _write(task, items, None)
+    return lambda: record
+
+
+def _write(task: ShardTask, items: _Items, pixels: np.ndarray | None) -> ShardRecord:
+    """Write the shard, then its record. pixels: as `_Items.pixels` gives them, or None for images still to be read."""
+    if pixels is not None and task.kind == "hdf5":
         files, rows = [_stored(task.path, write_patches(task.path, pixels))], len(pixels)
     else:
-        members = items.files() if task.pictures else (encode(patch, "png") for patch in items.pixels())
+        members = items.files() if pixels is None else (encode(patch, "png") for patch in pixels)
         written = write_tar(task.path, task.number, members)
         files = [_stored(task.path, written.tar), _stored(index_path(task.path), written.index)]
         rows = written.rows
@@ -145,12 +165,13 @@ class _Items:
         self.rejects: list[RejectedItem] = []
         self.counts: Counter[str] = Counter()
 
-    def pixels(self) -> np.ndarray:
+    def pixels(self, memory: np.ndarray | None) -> np.ndarray:
         """uint8 (rows, *pixel_shape), in the order of the rows. Read in the reader's order, which is cheaper."""
         task = self._task
         if task.pixel_shape is None:
             raise HardmineError("a task without a pixel shape has no array of pixels")
-        pixels = np.empty((len(task.numbers), *task.pixel_shape), np.uint8)
+        shape = (len(task.numbers), *task.pixel_shape)
+        pixels = np.empty(shape, np.uint8) if memory is None else memory[: math.prod(shape)].reshape(shape)
         kept = np.zeros(len(task.numbers), bool)
         for position, item in self._good([np.argsort(task.numbers, kind="stable")], self._pixels):
             pixels[position], kept[position] = item, True

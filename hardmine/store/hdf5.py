@@ -19,6 +19,7 @@ from hardmine.store.manifest import WrittenFile
 
 DATASET = "patches"
 _PAGE = 4096
+_PIECE = 2**20  # bytes written at once; for more, some kernels fetch huge pages to the page cache, which takes longer
 
 
 def write_patches(path: Path, pixels: np.ndarray) -> WrittenFile:
@@ -32,7 +33,8 @@ def write_patches(path: Path, pixels: np.ndarray) -> WrittenFile:
     with ThreadPoolExecutor(1) as pool:
         digest = pool.submit(_sha256, parts)  # while they are written and flushed
         with replacing(path) as temporary, open(temporary, "wb") as file:
-            file.writelines(parts)
+            file.write(parts[0])
+            file.writelines(parts[1][start : start + _PIECE] for start in range(0, pixels.nbytes, _PIECE))
         return WrittenFile(bytes=offset + pixels.nbytes, sha256=digest.result())
 
 

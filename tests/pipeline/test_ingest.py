@@ -7,6 +7,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +21,8 @@ from hardmine.pipeline.ingest import ingest, write_shard
 from hardmine.pipeline.readers.base import Pair
 from hardmine.pipeline.shards import ShardTask, finished_shard
 from hardmine.store.files import write_lock
+from hardmine.store.hdf5 import write_patches
+from hardmine.store.manifest import WrittenFile
 from hardmine.store.patches import PatchStore
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(hardmine.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
@@ -232,6 +235,48 @@ def test_progress_reaches_the_end(tmp_path: Path, made_up: Callable) -> None:
     assert seen == [(3, 7), (6, 7), (7, 7)]
 
 
+def test_one_shard_is_written_while_the_next_is_read_and_no_third(
+    tmp_path: Path, made_up: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[str] = []
+    read = [threading.Event() for _ in range(4)]
+
+    def write(path: Path, pixels: np.ndarray) -> WrittenFile:
+        number = int(path.stem)
+        assert number == 3 or read[number + 1].wait(10), "nothing was read while this was written"
+        time.sleep(0.02)  # time to read a third, if anyone would
+        written = write_patches(path, pixels)
+        events.append(f"written {number}")
+        return written
+
+    def progress(done: int, total: int) -> None:
+        number = (done - 1) // 2
+        events.append(f"read {number}")
+        read[number].set()
+
+    reader = made_up()
+    monkeypatch.setattr("hardmine.pipeline.shards.write_patches", write)
+    ingest("made-up", tmp_path, tmp_path / "s", shard_rows=2, progress=progress)
+    pairs = [event for number in range(3) for event in (f"read {number + 1}", f"written {number}")]
+    assert events == ["read 0", *pairs, "written 3"]
+    store = PatchStore.open(tmp_path / "s")
+    items = [int(source.split()[1]) for source in store.source]
+    np.testing.assert_array_equal(store.gather(np.arange(7)), np.stack([reader.pixels(i) for i in items]))
+    assert store.verify() == []
+
+
+def test_an_interrupt_lets_the_shard_that_is_being_written_end(tmp_path: Path, made_up: Callable) -> None:
+    def interrupt(done: int, total: int) -> None:
+        if done > 3:
+            raise KeyboardInterrupt
+
+    made_up()
+    with pytest.raises(KeyboardInterrupt):
+        ingest("made-up", tmp_path, tmp_path / "s", shard_rows=3, progress=interrupt)
+    assert sorted(path.name for path in (tmp_path / "s/shards").iterdir()) == ["000000.h5", "000000.json"]
+    assert ingest("made-up", tmp_path, tmp_path / "s", shard_rows=3).resumed == 1
+
+
 def test_killed_at_any_moment_nothing_is_lost(tmp_path: Path, phototour: Callable) -> None:
     phototour(tmp_path / "src", 200, pairs="0 0 0 1 0 0\n4 1 0 9 3 0\n")
     ingest("phototour", tmp_path / "src", tmp_path / "undisturbed", shard_rows=4, split="by-class:0.5")
@@ -279,8 +324,10 @@ def _interrupt(*_: object, **__: object) -> None:
 def test_a_full_disk_names_the_file_and_the_run_can_go_on(tmp_path: Path, phototour: Callable) -> None:
     phototour(tmp_path / "src", 300)
     program = (
-        "import sys, resource; from hardmine.pipeline.ingest import ingest; from hardmine.errors import DiskError\n"
+        "import sys, resource, time; from pathlib import Path\n"
+        "from hardmine.pipeline.ingest import ingest; from hardmine.errors import DiskError\n"
         "def fill(done, total):\n"
+        "    while done > 100 and not Path(sys.argv[2], 'shards/000000.json').exists(): time.sleep(0.001)\n"
         "    if done > 100: resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
         "try: ingest('phototour', sys.argv[1], sys.argv[2], shard_rows=100, progress=fill)\n"
         "except DiskError as error: print(error)"

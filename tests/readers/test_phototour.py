@@ -101,6 +101,36 @@ def test_every_kind_of_bad_mosaic_has_its_own_reason(tmp_path: Path, phototour: 
     ]
 
 
+def test_every_form_of_mosaic_gives_what_opencv_decodes(tmp_path: Path, phototour: Callable) -> None:
+    """Those that need no decoding, and those that do."""
+    phototour(tmp_path / "src", 256)
+    path = tmp_path / "src/patches0000.bmp"
+    plain = path.read_bytes()
+    header, palette, pixels = plain[:54], plain[54:1078], plain[1078:]
+
+    def with_field(at: int, value: int, size: int = 4) -> bytes:
+        return header[:at] + value.to_bytes(size, "little", signed=True) + header[at + size :]
+
+    forms = {
+        "plain": plain,
+        "top down": with_field(22, -1024) + palette + pixels,
+        "colours counted": with_field(46, 256) + palette + pixels,
+        "inverted": header + palette[::-1][3:] + b"\0\0\0" + pixels,
+        "coloured": header + bytes(range(256)) * 4 + pixels,
+        "24 bits": with_field(10, 54)[:28] + (24).to_bytes(2, "little") + header[30:] + pixels * 3,
+        "gap": with_field(10, 1080) + palette + b"\1\2" + pixels,
+    }
+    seen = set()
+    for form, content in forms.items():
+        path.write_bytes(content)
+        mosaic = cv2.imread(str(path), cv2.IMREAD_GRAYSCALE)
+        expected = [mosaic[y : y + 64, x : x + 64] for y in range(0, 1024, 64) for x in range(0, 1024, 64)]
+        found = [pixels for _, pixels in PhotoTour(tmp_path / "src", Options()).read(np.arange(256))]
+        np.testing.assert_array_equal(found, expected, err_msg=form)
+        seen.add(mosaic.tobytes())
+    assert len(seen) == 5  # three forms hold the same picture
+
+
 def test_an_unknown_packing_is_a_reject(tmp_path: Path, phototour: Callable) -> None:
     phototour(tmp_path / "src", 3)
     path = tmp_path / "src/patches0000.bmp"

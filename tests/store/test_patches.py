@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import pickle
 import re
 from collections.abc import Callable
@@ -226,6 +227,17 @@ def test_opening_checks_presence_and_size(tmp_path: Path, made_up: Callable) -> 
     manifest.write_text(text[:-20])
     with pytest.raises(StoreError, match="damaged"):
         PatchStore.open(store.path)
+
+
+def test_a_shard_longer_than_what_is_written_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (7, 3, 3), dtype=np.uint8)
+    whole = write_patches(tmp_path / "whole.h5", pixels)
+    monkeypatch.setattr("hardmine.store.hdf5._PIECE", 10)  # bytes, of 63
+    assert write_patches(tmp_path / "pieces.h5", pixels) == whole
+    content = (tmp_path / "pieces.h5").read_bytes()
+    assert content == (tmp_path / "whole.h5").read_bytes()
+    assert (len(content), hashlib.sha256(content).hexdigest()) == (whole.bytes, whole.sha256)
+    np.testing.assert_array_equal(map_patches(tmp_path / "pieces.h5", pixels.shape), pixels)
 
 
 def test_a_shard_of_another_shape_is_refused(tmp_path: Path) -> None:

@@ -30,6 +30,8 @@ _EXPECTED = (
 )
 _EVALUATION = "m50_100000_100000_0.txt"
 _UNLISTED = "no line in info.txt"
+_PIXELS = 1078  # bytes before the pixels of a BMP file with a palette of 256 colours
+_GREYS = b"".join(bytes((grey, grey, grey, 0)) for grey in range(256))  # the palette in which a pixel is its own grey
 
 
 @readers.register("phototour")
@@ -142,15 +144,15 @@ class PhotoTour:
             content = path.read_bytes()
         except OSError as error:
             return f"{path.name} cannot be read: {error.strerror}"
-        problem = _bmp_problem(content)
-        image = None
-        if problem is None:
-            problem = f"({len(content)} bytes) cannot be decoded"
+        if problem := _bmp_problem(content):
+            return f"{path.name} {problem}"
+        image = _plain_pixels(content)
+        if image is None:
             with suppress(cv2.error):  # for some damage OpenCV returns None, for some it raises
                 image = cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_GRAYSCALE)
         if image is None:
-            return f"{path.name} {problem}"
-        return image.reshape(GRID, SIDE, GRID, SIDE).swapaxes(1, 2).reshape(CELLS, SIDE, SIDE)
+            return f"{path.name} ({len(content)} bytes) cannot be decoded"
+        return np.concatenate(image.reshape(GRID, SIDE, GRID, SIDE).swapaxes(1, 2))  # a third of reshape's time
 
     def _unlisted(self, count: int) -> list[Reject]:
         """What the mosaics hold beyond the last line of info.txt: whole mosaics, and in the last one the cells that
@@ -176,7 +178,7 @@ class PhotoTour:
 
 def _bmp_problem(content: bytes) -> str | None:
     """What is wrong with a mosaic's header against its length, if anything."""
-    full = 1078 + WIDTH * WIDTH  # headers, palette, pixels
+    full = _PIXELS + WIDTH * WIDTH
     if len(content) < 54:
         return f"has {len(content)} bytes, expected about {full}"
     if content[:2] != b"BM":
@@ -189,6 +191,20 @@ def _bmp_problem(content: bytes) -> str | None:
     if packing == 0 and len(content) < expected:
         return f"is cut short: {len(content)} bytes, expected {expected}"
     return None
+
+
+def _plain_pixels(content: bytes) -> np.ndarray | None:
+    """The pixels of a mosaic in which each is one byte, its grey, without packing: a view of them, twenty times as fast
+    as decoding. None for any other mosaic; the lengths have been checked."""
+    offset, header, bits, packing, colours = (
+        int.from_bytes(content[at:end], "little") for at, end in ((10, 14), (14, 18), (28, 30), (30, 34), (46, 50))
+    )
+    form = (offset, header, bits, packing)
+    if form != (_PIXELS, 40, 8, 0) or colours not in (0, 256) or content[54:_PIXELS] != _GREYS:
+        return None
+    rows = np.frombuffer(content, np.uint8, WIDTH * WIDTH, _PIXELS).reshape(WIDTH, WIDTH)
+    from_below = int.from_bytes(content[22:26], "little", signed=True) > 0
+    return rows[::-1] if from_below else rows
 
 
 def _positions(path: Path, count: int) -> dict[str, np.ndarray]:
