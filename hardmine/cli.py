@@ -161,9 +161,9 @@ def mine(
     --set gives options of the network, e.g. --set dropout=0.1. `inspect MINING` lists the rounds."""
     from hardmine.protocols.mine_command import Asked, run_mine
 
-    given = any((checkpoint, network, weights, set_))
+    given = any((checkpoint, network, weights, seed, set_))
     loaded = _network(checkpoint, network, weights, seed, set_)[0] if given or not (round or repair) else None
-    what = tuple(name for name in derive.split(",") if name)
+    what = tuple(name.strip() for name in derive.split(",") if name.strip())
     asked = Asked(split, what, neighbours, index, knn_index, views, autocast, compile, round, replace, repair, prune)
     with bar("patches") as progress:
         found = run_mine(store, mining, loaded, asked, device, workers, scheduler, progress)

@@ -82,9 +82,10 @@ def mine(
     round lacks is derived from its descriptors, see `rederive`, as are neighbours (K of the lists), index (a faiss
     factory string; 'Flat' is met by every round), knn_index and replace. device: None is where the network's weights
     are. batch: entries embedded at once, None is what the network says. autocast: 'bfloat16' or 'float16', part of the
-    content key. compile: by torch.compile. workers, scheduler: who embeds, see `run_tasks`; 0 is this process. step:
-    training step, recorded. progress: called with (entries done, entries in all). allow_collapsed: commit a round whose
-    descriptors all coincide. shard_rows: entries in a shard, the unit of work and of resuming.
+    content key. compile: by torch.compile. workers, scheduler: who embeds, see `run_tasks`; 0 is this process, which
+    derives in any case, on the CPU where `device` is one that only the workers have. step: training step, recorded.
+    progress: called with (entries done, entries in all). allow_collapsed: commit a round whose descriptors all
+    coincide. shard_rows: entries in a shard, the unit of work and of resuming.
 
     After an append to the patch store, entries that an earlier round of it has are copied from there. A killed call,
     made again with the same arguments, keeps its finished shards and gives the same bits as one that was left alone.
@@ -140,7 +141,8 @@ def mine(
         else:
             writer, embedded, about = RoundWriter.extend(found), 0, {}
             messages.append(f"round {found.number} was made from exactly this: nothing to embed")
-        done = derive_missing(writer, wanted, place, messages)
+        here = place if place.type != "cuda" or torch.cuda.is_available() else torch.device("cpu")
+        done = derive_missing(writer, wanted, here, messages)
         result = writer.commit(about) if found is None else writer.round()
         seconds = time.monotonic() - started
         _log(target.path, result.number, embedded, done, seconds)

@@ -21,8 +21,8 @@ def chosen_network(
     if (checkpoint is None) == (name is None):
         raise InputError("give either --checkpoint RUN or --network NAME (with --weights FILE, or untrained)")
     if checkpoint is not None:
-        if weights is not None or options:
-            raise InputError("--weights and --set go with --network, not with --checkpoint")
+        if weights is not None or options or seed:
+            raise InputError("--weights, --seed and --set go with --network, not with --checkpoint")
         return load(checkpoint), checkpoint.name or str(checkpoint)
     assert name is not None  # said above
     network = build(name, options, seed)

@@ -17,6 +17,7 @@ from hardmine.protocols.hpatches_csv import write_csv
 from hardmine.store.files import replacing
 from hardmine.store.patches import PatchStore
 from hardmine.train.networks import Network
+from hardmine.train.ranks import default_device
 from hardmine.train.runs import load
 
 
@@ -47,7 +48,7 @@ def describe(
     benchmark's CSV layout (a name without ending). progress: called with (files done, files in all) there. Raises
     MissingError, InputError.
     """
-    network, source, out = load(run), Path(source), Path(out)
+    network, source, out, where = load(run), Path(source), Path(out), default_device(device)
     store = PatchStore.open(source) if source.is_dir() else None
     if out.suffix != ".npz":
         if store is None or out.suffix or out.is_file() or store.column("kind") is None:
@@ -55,12 +56,12 @@ def describe(
                 f"{out}: the descriptors are written as .npz; name the file so. For a patch store of HPatches, a name "
                 "without ending is a folder for the benchmark's CSV files"
             )
-        return _describe_strips(network, store, out, device, progress)
+        return _describe_strips(network, store, out, where, progress)
     if store is not None:
         rows = np.flatnonzero(store.used)
-        arrays = {"rows": rows, "descriptors": embed_entries(store, rows, None, network, device=device)}
+        arrays = {"rows": rows, "descriptors": embed_entries(store, rows, None, network, device=where)}
     else:
-        keypoints, descriptors = describe_image(network, read_grey(source), points, device)
+        keypoints, descriptors = describe_image(network, read_grey(source), points, where)
         arrays = {"keypoints": keypoints, "descriptors": descriptors}
     with replacing(out) as temporary, temporary.open("wb") as file:
         np.savez(file, allow_pickle=False, **arrays)
@@ -68,7 +69,7 @@ def describe(
 
 
 def _describe_strips(
-    network: Network, store: PatchStore, out: Path, device: str | None, progress: Callable[[int, int], None] | None
+    network: Network, store: PatchStore, out: Path, device: torch.device, progress: Callable[[int, int], None] | None
 ) -> dict[str, Any]:
     files = write_csv(
         out, store, lambda rows: embed_entries(store, rows, None, network, device=device), progress=progress

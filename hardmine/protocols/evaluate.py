@@ -20,6 +20,7 @@ from hardmine.protocols.described import Described
 from hardmine.store.patches import PatchStore
 from hardmine.store.rounds import MiningStore, Round
 from hardmine.train.networks import Network
+from hardmine.train.ranks import default_device
 from hardmine.train.recipe import Evaluation, Recipe, Validation
 
 
@@ -77,6 +78,7 @@ def evaluate(
     """
     if network is not None and round is not None:
         raise InputError("give either a network to evaluate or a committed round, not both")
+    device = default_device(device)
     opened, method = PatchStore.open(store), build_protocol(protocol, options)
     splits = method.splits(opened, split)
     chosen: list[Round] = []

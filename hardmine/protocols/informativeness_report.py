@@ -18,6 +18,7 @@ from hardmine.options import check
 from hardmine.protocols.informativeness import Bench, InformativenessOptions, Pairs
 from hardmine.protocols.moments import moments
 from hardmine.store.files import disk_errors, replacing, write_atomic
+from hardmine.train.ranks import default_device
 from hardmine.train.runs import Run
 
 NAME = "informativeness"
@@ -51,7 +52,7 @@ def analyse_informativeness(
         for each in found
         if each.sampler is None and bench.own
     ]
-    where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    where = default_device(device)
     done = 0
 
     def advance() -> None:

@@ -12,7 +12,8 @@ from hardmine.mining.mine import mine, rederive
 from hardmine.mining.repair import repair
 from hardmine.pipeline.views import Views
 from hardmine.store.patches import PatchStore
-from hardmine.store.rounds import MiningStore
+from hardmine.store.rounds import DERIVED, MiningStore
+from hardmine.train.ranks import default_device
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,12 @@ def run_mine(
     scheduler: str | None,
     progress: Progress,
 ) -> dict[str, Any]:
-    """Do what was asked; the result as a JSON object. Raises InputError for options that exclude each other."""
+    """Do what was asked; the result as a JSON object. device: see `default_device`; a repair is done on the kind of
+    device that the round was embedded on. Raises InputError for options that exclude each other, or do nothing
+    together."""
+    if scheduler is None and (device is not None or asked.repair is None):
+        device = str(default_device(device))
+    _check(asked)
     hands: dict[str, Any] = {"workers": workers, "scheduler": scheduler, "progress": progress}
     which = {"neighbours": asked.neighbours, "index": asked.index, "knn_index": asked.knn_index}
     more: dict[str, Any] = {"derive": asked.derive, "replace": asked.replace, "device": device, **which}
@@ -75,3 +81,22 @@ def run_mine(
     if asked.prune is not None:
         found["pruned_rounds"] = MiningStore(mining).prune(asked.prune, pinned={found["round"]})
     return found
+
+
+def _check(asked: Asked) -> None:
+    """Raises InputError for options of the derivations where none is made that they are for."""
+    chosen = {
+        "--index": (asked.index != "Flat", {"index"}),
+        "--knn-index": (asked.knn_index is not None, {"knn"}),
+        "--replace": (asked.replace, {"knn"}),
+        "--neighbours": (asked.neighbours != 16, {"knn", "centroids", "index"}),
+    }
+    if asked.repair is not None and (set(asked.derive) != set(DERIVED) or any(given for given, _ in chosen.values())):
+        raise InputError(
+            f"--repair makes files again as they were: leave out --derive, {', '.join(chosen)}, or derive with --round"
+        )
+    for option, (given, what) in chosen.items():
+        if given and not what & set(asked.derive):
+            raise InputError(
+                f"{option} is for --derive {' or '.join(sorted(what))}, and --derive names {', '.join(asked.derive)}"
+            )

@@ -199,13 +199,15 @@ def begin(
     """The draft for this key: the one a killed run left, or a new one with the next number.
 
     entries: (row int64 (M,), view int16 (M,), offsets int64 (C + 1,)). how: what else decides the bits of the
-    descriptors (batch, device). Drafts of anything else are removed: we hold the lock, so their writers are dead. All
-    arrays are created here, before anything is written to them. Raises InputError where the folder is something else.
+    descriptors (batch, device). Drafts of anything else are removed: we hold the lock, so their writers are dead. A
+    worker of theirs on another machine may outlive them, so a removed draft's number is not given to this one: what it
+    still writes lands in no round. All arrays are created here, before anything is written to them. Raises InputError
+    where the folder is something else.
     """
     make_root(store.path)
     how = {**how, "shard_rows": shard_rows}
-    draft = None
-    for folder in round_folders(store.path):
+    draft, there = None, round_folders(store.path)
+    for folder in there:
         attrs = read_attributes(folder)
         if attrs is not None and attrs.get("committed"):
             continue
@@ -216,7 +218,7 @@ def begin(
     if draft is not None:
         remove_partials(draft.folder)
         return draft
-    numbers = [int(folder.name) for folder in round_folders(store.path)]
+    numbers = [int(folder.name) for folder in there]
     folder = store.path / ROUNDS / f"{max(numbers, default=0) + 1:06d}"
     folder.mkdir(parents=True)
     attrs = {"format": FORMAT, "committed": False, "key": dict(key), "key_hash": key_hash(key), "how": how}

@@ -152,20 +152,25 @@ class Round:
         return open_index(record, content, self.descriptors()[items], self.entry_row[items], metric)
 
     def array(self, name: str) -> np.ndarray:
-        """One array of the round by its name in the zarr group, whole. Raises StoreError where it is damaged."""
+        """One array of the round by its name in the zarr group, whole. Raises StoreError where it is damaged, or was
+        removed or derived anew since the round was opened: zarr would read what is left of it, and fill in the rest."""
         if name not in self._arrays:
             try:
                 values = np.asarray(zarr.open_array(self.folder / name, mode="r")[:])
             except (OSError, ValueError, KeyError, BaseZarrError) as error:
+                self._check_present(name)
                 raise StoreError(f"{self._name()}: array {name} cannot be read ({error}). {self._remedy()}") from error
+            self._check_present(name)
             values.flags.writeable = False
             self._arrays[name] = values
         return self._arrays[name]
 
-    def damaged(self, *, checksums: bool = False) -> Iterator[Damage]:
-        """The files of the round that are missing or have another size than was recorded at the commit, or where
-        asked another CRC-32, in the order of their names."""
+    def damaged(self, *, checksums: bool = False, only: str | None = None) -> Iterator[Damage]:
+        """The files of the round, or of the array `only`, that are missing or have another size than was recorded at
+        the commit, or where asked another CRC-32, in the order of their names."""
         for array, files in sorted(self.attrs["files"].items()):
+            if only is not None and array != only:
+                continue
             for name, (size, crc) in sorted(files.items()):
                 path = self.folder / name
                 there = path.stat().st_size if path.is_file() else None
@@ -176,9 +181,9 @@ class Round:
                 elif checksums and file_crc(path) != crc:
                     yield Damage(array, name, "has another checksum than recorded")
 
-    def check_files(self, *, checksums: bool = False) -> None:
+    def check_files(self, *, checksums: bool = False, only: str | None = None) -> None:
         """Raises StoreError naming the first file that is `damaged`, and how to repair it."""
-        for each in self.damaged(checksums=checksums):
+        for each in self.damaged(checksums=checksums, only=only):
             raise StoreError(
                 f"{self._name()}: file {self.folder / each.file} of {each.array} {each.problem}. {self._remedy()}"
             )
@@ -186,6 +191,17 @@ class Round:
     def sizes(self) -> dict[str, int]:
         """Bytes of each array, as recorded."""
         return {array: sum(size for size, _ in files.values()) for array, files in self.attrs["files"].items()}
+
+    def _check_present(self, name: str) -> None:
+        """Raises StoreError unless an array is on disk as this round says it is; of a draft only what is recorded."""
+        if name not in self.attrs["files"]:
+            return
+        now = read_attributes(self.folder) or {}
+        if now.get("key_hash") != self.attrs["key_hash"]:
+            raise StoreError(f"{self._name()} was removed after it had been opened: open the mining store again")
+        if now["files"].get(name) != self.attrs["files"][name]:
+            raise StoreError(f"{self._name()}: {name} was derived anew after it had been opened: open the round again")
+        self.check_files(only=name)
 
     def _derived(self, what: str, name: str) -> np.ndarray:
         self._record(what)
@@ -235,17 +251,14 @@ class MiningStore:
         if not chosen:
             there = ", ".join(str(r.number) for r in rounds) or "none"
             raise MissingError(f"mining store {self.path} has no round {which} (committed rounds: {there})")
-        if check:
-            chosen[0].check_files()
-        return chosen[0]
+        return _whole(chosen[0]) if check else chosen[0]
 
     def find(self, key: Mapping[str, Any]) -> Round | None:
         """The committed round made from exactly this, or None. Raises StoreError where one of its files is missing."""
         wanted = key_hash(key)
         for each in self.rounds():
             if each.attrs["key_hash"] == wanted:
-                each.check_files()
-                return each
+                return _whole(each)
         return None
 
     def require(self, key: Mapping[str, Any]) -> Round:
@@ -275,6 +288,21 @@ class MiningStore:
             for each in old:
                 remove_folder(each.folder)
         return [each.number for each in old]
+
+
+def _whole(found: Round) -> Round:
+    """A round whose files are all there; as it is now, where something was derived anew while they were looked at.
+    Raises StoreError."""
+    try:
+        found.check_files()
+        return found
+    except StoreError:
+        now = read_attributes(found.folder)
+        if now is None or now == found.attrs:
+            raise
+    found = Round(found.folder, now)
+    found.check_files()
+    return found
 
 
 def round_folders(path: Path) -> list[Path]:

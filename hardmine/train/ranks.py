@@ -203,8 +203,13 @@ def launched_as() -> int:
 
 def default_device(device: torch.device | str | None = None) -> torch.device:
     """Where this process computes: on `device`, by default CUDA where it is there; of CUDA without a number, the one of
-    this process's number on its machine."""
-    chosen = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    this process's number on its machine. Raises InputError for what is no device, and for CUDA where there is none."""
+    try:
+        chosen = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    except RuntimeError as error:
+        raise InputError(f"no device {str(device)!r}: give cpu, cuda, or one of several GPUs as cuda:1") from error
+    if chosen.type == "cuda" and not torch.cuda.is_available():
+        raise InputError(f"device {str(device)!r}: torch finds no CUDA device on this machine; give cpu")
     if chosen.type == "cuda" and chosen.index is None and "LOCAL_RANK" in os.environ:
         return torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     return chosen

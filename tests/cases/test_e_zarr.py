@@ -1,5 +1,6 @@
 """bugcases.md D56, E57-E64: zarr stores and their writers."""
 
+import contextlib
 import subprocess
 import sys
 import textwrap
@@ -10,15 +11,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import zarr
 from mining_world import OPTIONS, Tiny, contents, make_store
 
-from hardmine.errors import LockedError
-from hardmine.mining.mine import mine
+from hardmine.errors import LockedError, StoreError
+from hardmine.mining.mine import mine, rederive
 from hardmine.mining.repair import repair
 from hardmine.store.files import write_lock
 from hardmine.store.fingerprint import content_key
 from hardmine.store.round_writer import begin
-from hardmine.store.rounds import MiningStore
+from hardmine.store.rounds import MiningStore, Round
 
 KEY = content_key(network={"network": "x", "weights": "1"}, views=None, split="all", patches="p")
 HOW = {"batch": 4, "device": "cpu"}
@@ -95,12 +97,66 @@ def test_e60_readers_never_fail_while_a_writer_works(store, tmp_path):
     assert {len(rounds) for rounds in seen} <= {0, 1, 2, 3, 4}
 
 
+@pytest.mark.parametrize("name", ["descriptors", "knn"])
+def test_e60_what_changed_after_a_round_was_opened_is_never_filled_in(store, tmp_path, monkeypatch, name):
+    """zarr reads the fill value for a chunk that is not there: NaN descriptors, lists of -1."""
+    first = mine(store, tmp_path / "m", Tiny(), **OPTIONS).round
+    target = MiningStore(tmp_path / "m")
+    lost = target.open(1)
+    chunk = lost.folder / name / "c/0/0"
+    content = chunk.read_bytes()
+    chunk.unlink()
+    with pytest.raises(StoreError, match=rf"{name}/c/0/0 .*is missing.*--repair 1"):
+        lost.array(name)
+    chunk.write_bytes(content)
+    np.testing.assert_array_equal(lost.array(name), first.array(name))
+
+    removed, replaced, original = target.open(1), target.open(1), zarr.open_array
+
+    def removing(*args, **kwargs):
+        array = original(*args, **kwargs)
+        target.prune(0)
+        return array
+
+    monkeypatch.setattr(zarr, "open_array", removing)
+    with pytest.raises(StoreError, match=r"round 1 .*was removed after it had been opened"):
+        removed.array(name)
+    monkeypatch.undo()
+    assert mine(store, tmp_path / "m", Tiny(1), **OPTIONS).round.number == 1  # of other weights
+    with pytest.raises(StoreError, match=r"round 1 .*was removed after it had been opened"):
+        replaced.array(name)
+
+
+def test_e60_lists_derived_anew_are_not_read_as_the_old_ones(store, tmp_path):
+    mine(store, tmp_path / "m", Tiny(), **OPTIONS)
+    old = MiningStore(tmp_path / "m").open(1)
+    new = rederive(tmp_path / "m", 1, derive=("knn",), neighbours=5).round
+    with pytest.raises(StoreError, match=r"knn was derived anew .*: open the round again"):
+        old.knn()
+    assert new.knn()[0].shape[1] == 5
+    assert old.pair_distance()[0].shape == new.pair_distance()[0].shape
+
+
+def test_e60_opening_while_lists_are_derived_anew_gives_the_new_ones(store, tmp_path, monkeypatch):
+    mine(store, tmp_path / "m", Tiny(), **OPTIONS)
+    original, done = Round.check_files, []
+
+    def late(self, **options):
+        if not done:
+            done.append(rederive)
+            rederive(tmp_path / "m", 1, derive=("knn",), neighbours=5)
+        original(self, **options)
+
+    monkeypatch.setattr(Round, "check_files", late)
+    assert MiningStore(tmp_path / "m").open(1).knn()[0].shape[1] == 5
+
+
 def test_e61_a_round_read_in_the_parent_is_read_again_in_forked_workers(store, tmp_path):
     mine(store, tmp_path / "m", Tiny(), **OPTIONS)
     program = """
         import sys
         from torch.utils.data import DataLoader, Dataset
-        from hardmine.store.rounds import MiningStore
+        from hardmine.store.rounds import MiningStore, Round
 
         class Distances(Dataset):
             def __init__(self, opened):
@@ -156,7 +212,21 @@ def test_e64_two_mines_at_once_and_a_killed_one(store, tmp_path):
                 mine(store, tmp_path / "m", Tiny(1), **OPTIONS)
         finally:
             process.kill()
-    assert mine(store, tmp_path / "m", Tiny(1), **OPTIONS).round.number == 1  # the lock died with its owner
+    assert mine(store, tmp_path / "m", Tiny(1), **OPTIONS).round.number == 2  # the lock died with its owner
+    assert [each.number for each in MiningStore(tmp_path / "m").rounds()] == [2]
+
+
+def test_e64_what_a_dead_writer_s_worker_still_writes_lands_in_no_round(tmp_path):
+    """A dask worker elsewhere may be at a shard when the process that sent it dies, and the lock with that."""
+    target, other = MiningStore(tmp_path / "m"), KEY | {"patches": "q"}
+    with write_lock(target.path, "mining store"):
+        dead = begin(target, KEY, entries(20), 3, HOW, shard_rows=8)
+    with write_lock(target.path, "mining store"):
+        draft = begin(target, other, entries(20), 3, HOW, shard_rows=8)
+        with contextlib.suppress(FileNotFoundError):
+            dead.put_shard(8, np.full((8, 3), 7, np.float32), np.zeros(8, bool))
+        assert not any(draft.shard_is_sound(*part) for part in draft.shards())
+    assert target.rounds() == []
 
 
 def test_e64_a_second_mine_waits_for_no_worker_of_the_first(store, tmp_path):
