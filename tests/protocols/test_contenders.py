@@ -103,6 +103,15 @@ def test_descriptors_in_csv_files_give_what_the_network_gave_that_wrote_them(wei
     network, csv = report.results.values()
     assert csv.metrics == pytest.approx(network.metrics, abs=1e-6)
     assert csv.details.keys() == network.details.keys() != set()
+    write_csv(tmp_path / "semi", opened, lambda rows: embed_entries(opened, rows, None, chosen), delimiter=";")
+    (semi,) = evaluate(
+        "hpatches-matching", opened.path, tmp_path / "mining", compare=[f"csv[delimiter=;]:{tmp_path / 'semi'}"]
+    ).results.values()
+    assert semi.details == csv.details
+    with pytest.raises(InputError, match=r"--compare csv\[delimiter=x\]:a: delimiter: Input should be"):
+        contender("csv[delimiter=x]:a")
+    with pytest.raises(UnknownNameError, match="Did you mean 'delimiter'"):
+        contender("csv[delimeter=;]:a")
     with pytest.raises(MissingError, match="nowhere"):
         evaluate("hpatches-matching", opened.path, tmp_path / "mining", compare=[f"csv:{tmp_path / 'nowhere'}"])
 
