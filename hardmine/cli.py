@@ -373,6 +373,11 @@ def main() -> None:
     except HardmineError as error:
         typer.echo(f"hardmine: {error}", err=True)
         sys.exit(error.exit_code)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        typer.echo(f"hardmine: {error.filename}: {error.strerror}: choose another path", err=True)
+        sys.exit(1)
 
 
 def _network(

@@ -31,7 +31,8 @@ def check(model: type[M], values: Mapping[str, Any], where: str) -> M:
         if first["type"] == "extra_forbidden":
             raise UnknownNameError(f"key in {where}:", key, _keys_at(model, first["loc"][:-1])) from error
         given = f" (given: {first['input']!r})" if key and first["type"] != "missing" else ""
-        raise InputError(f"{where}: {key + ': ' if key else ''}{first['msg']}{given}") from error
+        said = first["msg"].removeprefix("Value error, ")  # of our own validators
+        raise InputError(f"{where}: {key + ': ' if key else ''}{said}{given}") from error
 
 
 def apply_override(tree: dict[str, Any], override: str, option: str = "--set") -> None:

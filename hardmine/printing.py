@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as jsonlib
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -110,8 +111,19 @@ def plain(value: Any) -> str:
 
 
 def print_json(value: Any) -> None:
-    """One JSON object on stdout."""
-    typer.echo(jsonlib.dumps(value, sort_keys=False))
+    """One JSON object on stdout. JSON has no number for infinity and for what is none: they become the texts
+    "Infinity", "-Infinity" and "NaN"."""
+    typer.echo(jsonlib.dumps(_finite(value), sort_keys=False, allow_nan=False))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value
 
 
 def _words(key: str) -> str:

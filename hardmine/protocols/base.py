@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from hardmine.errors import InputError
 from hardmine.options import Options as ProtocolOptions
 from hardmine.options import check
 from hardmine.registry import Registry
+from hardmine.store.files import require_folder
 from hardmine.store.patches import PatchStore
 
 Describe = Callable[[np.ndarray], np.ndarray]  # int64 (n,) rows -> float32 (n, D) descriptors
@@ -57,6 +58,16 @@ class Protocol:
     def histogram(self, results: dict[str, Evaluated], file: Path) -> None:
         """Draw the similarities of matching and non-matching pairs to a PNG. Raises InputError where there are none."""
         raise InputError(f"{type(self).__name__} draws no histogram: leave out --histogram")
+
+
+def require_figure(method: Protocol, name: str, figure: Literal["plot", "histogram"], file: Path) -> None:
+    """What would keep a figure from being drawn, said before the work. name: of the protocol. Raises InputError where
+    it draws no such figure or `file` is no name of a PNG, MissingError where its folder is not there."""
+    if getattr(type(method), figure) is getattr(Protocol, figure):
+        raise InputError(f"protocol {name!r} draws no {figure}: leave out --{figure}")
+    if file.suffix.lower() != ".png" or file.is_dir():
+        raise InputError(f"--{figure} {file}: figures are written as PNG; give the name of a .png file")
+    require_folder(file)
 
 
 protocols: Registry[type[Protocol]] = Registry("protocol", "hardmine.protocols")

@@ -6,9 +6,10 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
 
 from hardmine.errors import InputError, MissingError, UnknownNameError
-from hardmine.options import apply_override
+from hardmine.options import Options, apply_override, check
 from hardmine.protocols.base import Describe
 from hardmine.protocols.baselines import BASELINES, baseline
 from hardmine.protocols.kornia_descriptor import KorniaDescriptor
@@ -17,7 +18,14 @@ from hardmine.train.networks import Network, build, load_weights, networks
 from hardmine.train.runs import load
 
 FORMS = "pixels, sift, rootsift, kornia:CLASS, NETWORK=FILE, a run's folder or weights, csv:FOLDER"
+_CSV = re.compile(r"csv(\[(?P<options>[^\]]*)\])?:(?P<folder>.+)")
 _WORD = re.compile(r"(?P<name>[\w.:-]+?)(\[(?P<options>[^\]]*)\])?(=(?P<file>.+))?")
+
+
+class CsvLayout(Options):
+    """delimiter: between a line's numbers; the benchmark's programs take a comma or a semicolon."""
+
+    delimiter: Literal[",", ";"] = ","
 
 
 @dataclass(frozen=True)
@@ -43,7 +51,7 @@ def contenders(words: Sequence[str], taken: str | None = None) -> list[Contender
     - `kornia:CLASS`, `kornia:CLASS[argument=value,...]`: a descriptor class of kornia's, e.g. kornia:SIFTDescriptor
     - `NETWORK=FILE`, `NETWORK[option=value,...]=FILE`: published weights, e.g. tfeat[unit_norm=true]=HardTFeat.pth
     - a run's folder, or the weights file of a run
-    - `csv:FOLDER`: descriptors in the layout of the HPatches benchmark
+    - `csv:FOLDER`, `csv[delimiter=;]:FOLDER`: descriptors in the layout of the HPatches benchmark
 
     Raises InputError for a word of no such form or given twice, and what reading the weights raises.
     """
@@ -62,8 +70,9 @@ def contender(word: str) -> Contender:
     """The one contender that `word` means, see `contenders`."""
     if word in BASELINES:
         return Contender(word, describe=lambda store: baseline(store, word))
-    if word.startswith("csv:"):
-        return Contender(word, describe=lambda store: _csv(Path(word.removeprefix("csv:")), store))
+    if (listed := _CSV.fullmatch(word)) is not None:
+        layout = check(CsvLayout, _options(word, listed["options"]), f"--compare {word}")
+        return Contender(word, describe=lambda store: _csv(Path(listed["folder"]), store, layout.delimiter))
     if Path(word).exists():
         own = Path(word) / "mining"
         return Contender(Path(word).name or word, network=load(word), mining=own if Path(word).is_dir() else None)
@@ -72,9 +81,7 @@ def contender(word: str) -> Contender:
         if "/" in word:
             raise MissingError(f"--compare {word}: there is no such run; expected {FORMS}")
         raise InputError(f"--compare {word}: expected {FORMS}")
-    options: dict[str, object] = {}
-    for pair in split_words(parsed["options"] or ""):
-        apply_override(options, pair, f"--compare {word}: option")
+    options = _options(word, parsed["options"])
     name, file = parsed["name"], parsed["file"]
     if name.startswith("kornia:") and file is None:
         return Contender(word, network=KorniaDescriptor(name.removeprefix("kornia:"), options))
@@ -86,7 +93,15 @@ def contender(word: str) -> Contender:
     return Contender(f"{name} ({Path(file).name})", network=network.eval())
 
 
-def _csv(folder: Path, store: PatchStore) -> Describe:
+def _options(word: str, text: str | None) -> dict[str, Any]:
+    """What stands in a word's brackets."""
+    options: dict[str, Any] = {}
+    for pair in split_words(text or ""):
+        apply_override(options, pair, f"--compare {word}: option")
+    return options
+
+
+def _csv(folder: Path, store: PatchStore, delimiter: str) -> Describe:
     from hardmine.protocols.hpatches_csv import csv_descriptors
 
-    return csv_descriptors(folder, store)
+    return csv_descriptors(folder, store, delimiter)

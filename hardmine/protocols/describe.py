@@ -14,7 +14,7 @@ from hardmine.mining.embed import embed_entries, embed_patches
 from hardmine.pipeline.frames import REACH, cut, detect
 from hardmine.pipeline.images import read_grey
 from hardmine.protocols.hpatches_csv import write_csv
-from hardmine.store.files import replacing
+from hardmine.store.files import replacing, require_folder
 from hardmine.store.patches import PatchStore
 from hardmine.train.networks import Network
 from hardmine.train.ranks import default_device
@@ -48,7 +48,10 @@ def describe(
     benchmark's CSV layout (a name without ending). progress: called with (files done, files in all) there. Raises
     MissingError, InputError.
     """
-    network, source, out, where = load(run), Path(source), Path(out), default_device(device)
+    source, out, where = Path(source), Path(out), default_device(device)
+    if out.suffix == ".npz":
+        require_folder(out)
+    network = load(run)
     store = PatchStore.open(source) if source.is_dir() else None
     if out.suffix != ".npz":
         if store is None or out.suffix or out.is_file() or store.column("kind") is None:

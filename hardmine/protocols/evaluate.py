@@ -13,7 +13,7 @@ import torch
 from hardmine.errors import InputError, StoreError
 from hardmine.mining.embed import embed_entries
 from hardmine.mining.mine import mine
-from hardmine.protocols.base import Describe, Evaluated
+from hardmine.protocols.base import Describe, Evaluated, require_figure
 from hardmine.protocols.base import protocol as build_protocol
 from hardmine.protocols.contenders import contenders
 from hardmine.protocols.described import Described
@@ -74,12 +74,16 @@ def evaluate(
     round, or 'latest', in place of a network; it must be a round of this store. Without both, and without `compare`,
     the latest; with `compare`, only that is evaluated. name: what the row is called. options: of the protocol. compare:
     see `contenders`; networks among them are embedded once, through rounds, too. plot, histogram: where to draw the
-    protocol's figures (PNG). Raises InputError, MissingError, StoreError.
+    protocol's figures (PNG); what forbids it is said before the work. Raises InputError, MissingError, StoreError.
     """
     if network is not None and round is not None:
         raise InputError("give either a network to evaluate or a committed round, not both")
     device = default_device(device)
     opened, method = PatchStore.open(store), build_protocol(protocol, options)
+    if plot is not None:
+        require_figure(method, protocol, "plot", Path(plot))
+    if histogram is not None:
+        require_figure(method, protocol, "histogram", Path(histogram))
     splits = method.splits(opened, split)
     chosen: list[Round] = []
     if network is None and (round is not None or not compare):

@@ -8,6 +8,7 @@ from typing import Any
 
 from hardmine.protocols.base import Evaluated
 from hardmine.protocols.hpatches_strips import NOISES
+from hardmine.store.files import replacing
 
 _COLOURS = dict(zip(NOISES, ("tab:green", "tab:blue", "tab:red"), strict=True))
 _MARKERS = ("D", "*")  # of the groups, in order
@@ -45,4 +46,5 @@ def plot_task(
             for group, marker in zip(groups, _MARKERS, strict=False)
         ]
     figure.legend(handles=handles, loc="outside upper center", ncols=len(handles), frameon=False)
-    figure.savefig(file, dpi=150)
+    with replacing(file) as temporary:
+        figure.savefig(temporary, dpi=150, format="png")

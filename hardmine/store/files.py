@@ -15,7 +15,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from hardmine.errors import DiskError, LockedError
+from hardmine.errors import DiskError, LockedError, MissingError
 
 PARTIAL = ".partial"  # suffix of a file that is still being written; a leftover one belongs to a killed writer
 LOCK, OWNER = ".lock", ".lock-owner.json"
@@ -36,12 +36,20 @@ def disk_errors(what: str | Path) -> Iterator[None]:
         ) from error
 
 
+def require_folder(path: Path) -> None:
+    """Raises MissingError where the folder that `path` is to be written into is not there."""
+    if not path.parent.is_dir():
+        raise MissingError(f"cannot write {path}: there is no folder {path.parent}; make it first, or choose another")
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Give a temporary sibling of `path` to write to. On success it is flushed to the disk and takes the place of
-    `path` in one step; on any failure it is removed and `path` is as it was. Raises DiskError when the disk is full.
+    `path` in one step; on any failure it is removed and `path` is as it was. Raises DiskError when the disk is full,
+    MissingError where the folder is not there.
     """
     path = Path(path)
+    require_folder(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}{PARTIAL}")
     try:
         with disk_errors(path):

@@ -48,15 +48,16 @@ class Run:
     @contextmanager
     def writing(cls, path: Path, recipe: Recipe, data: str, must_exist: bool = False) -> Iterator[Run]:
         """Start the run of `recipe` in `path`, or continue it, as its only writer. data: the fingerprint of the patch
-        store. A run that fails before its log begins (its recipe was refused) leaves the folder free for another one.
-        Raises InputError where the folder holds another run or something else, LockedError."""
+        store. Raises InputError where the folder holds another run or something else, LockedError. A run that has done
+        nothing yet, since its recipe did not fit, is no other run: a corrected recipe takes its place."""
         if must_exist and not (path / _HEADER).is_file():
             raise MissingError(f"there is no run to resume in {path}")
         if path.is_dir() and not (path / _HEADER).is_file() and any(p.name[0] != "." for p in path.iterdir()):
             raise InputError(f"{path} is not empty and holds no run: choose another folder")
         with write_lock(path, "the run"):
             header = {"recipe": recipe.model_dump(mode="json"), "digest": recipe.digest(), "data": data}
-            if (path / _HEADER).is_file():
+            begun = any(p.name[0] != "." and p.name != _HEADER for p in path.iterdir())
+            if (path / _HEADER).is_file() and (begun or must_exist):
                 run = cls.open(path)
                 for part, what in (("digest", "another recipe"), ("data", "another content of the patch store")):
                     if run.header[part] != header[part]:
@@ -65,12 +66,7 @@ class Run:
             else:
                 write_atomic(path / _HEADER, json.dumps(header, indent=1).encode())
                 run = cls(path, header)
-            try:
-                yield run
-            except Exception:
-                if not (path / _LOG).is_file():
-                    (path / _HEADER).unlink()
-                raise
+            yield run
 
     @classmethod
     def reading(cls, path: Path, recipe: Recipe) -> Run:

@@ -42,6 +42,12 @@ class Supply:
         require_fit(store, network, recipe.views)
         self.sampler = build_sampler(recipe, self.entries)
         self.online = getattr(self.sampler.options, "descriptors", "store") == "online"
+        angle = self.sampler.needs_distances and getattr(self.sampler.options, "distance", "") == "angle"
+        if angle and not network.unit_norm:
+            raise InputError(
+                f"sampler.distance = 'angle' is of unit descriptors, and network {network.name!r} gives others: choose "
+                "'euclidean'"
+            )
         self.overlap = Overlap(store, store.rows(self.split), recipe.data.exclude_overlap)
         self.mined: RoundInUse | None = None
         self._handed: Round | None = None  # the round that the sampler has been given

@@ -1,6 +1,7 @@
 """The command line as a user types it: photographs in, a descriptor out, and one clear message for each mistake."""
 
 import json
+import math
 import subprocess
 import sys
 
@@ -10,6 +11,7 @@ import pytest
 from command import run
 
 import hardmine.cli
+from hardmine.printing import print_json
 
 ROOT = hardmine.cli.Path(hardmine.cli.__file__).parents[1]
 
@@ -149,3 +151,23 @@ def test_json_alone_is_on_stdout_and_help_is_quick():
     code = "import sys, hardmine.cli; print([m for m in ('torch', 'zarr', 'cv2', 'faiss') if m in sys.modules])"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert loaded.stdout.strip() == "[]"
+
+
+def test_json_has_no_number_that_is_none(capsys):
+    print_json({"lam": math.inf, "rows": [(-math.inf, math.nan), {"x": 0.5}], "text": "NaN", "none": None})
+    text = capsys.readouterr().out
+    found = json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
+    assert found == {"lam": "Infinity", "rows": [["-Infinity", "NaN"], {"x": 0.5}], "text": "NaN", "none": None}
+
+
+def test_a_path_that_cannot_be_written_is_one_message(phototour, tmp_path, monkeypatch, capsys):
+    phototour(tmp_path / "raw", count=12)
+    (tmp_path / "file").write_text("")
+    words = ["hardmine", "ingest", "phototour", str(tmp_path / "raw"), str(tmp_path / "file" / "store")]
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(SystemExit) as ended:
+        hardmine.cli.main()
+    assert ended.value.code == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith(f"hardmine: {tmp_path / 'file' / 'store'}: Not a directory")

@@ -257,6 +257,12 @@ def test_options_are_closed_and_exclusive():
         check(AdaSampleOptions, {"lambda": 3}, "sampler")
     with pytest.raises(InputError, match="not both"):
         check(AdaSampleOptions, {"lam": 3, "exponent": 2}, "sampler")
+    for idle in ("momentum", "initial_loss"):
+        with pytest.raises(InputError, match=f"^sampler: {idle} is of L_avg, which a fixed exponent does not look at"):
+            check(AdaSampleOptions, {"exponent": 2, idle: 0.5}, "sampler")
+    with pytest.raises(InputError, match="max_weight caps a weight"):
+        check(AdaSampleOptions, {"weights": "none", "max_weight": 5}, "sampler")
+    assert check(AdaSampleOptions, {"exponent": 2, "max_weight": 5}, "sampler").max_weight == 5
 
 
 def test_golden_g2_the_probabilities_of_the_specs():

@@ -21,6 +21,7 @@ from hardmine.protocols.contenders import contender, contenders, split_words
 from hardmine.protocols.evaluate import check_evaluations, evaluate
 from hardmine.protocols.hpatches_csv import write_csv
 from hardmine.protocols.kornia_descriptor import KorniaDescriptor
+from hardmine.protocols.phototour import PhotoTour
 from hardmine.store.patches import PatchStore
 from hardmine.train.networks import build
 from hardmine.train.recipe import load_recipe
@@ -102,10 +103,34 @@ def test_descriptors_in_csv_files_give_what_the_network_gave_that_wrote_them(wei
     network, csv = report.results.values()
     assert csv.metrics == pytest.approx(network.metrics, abs=1e-6)
     assert csv.details.keys() == network.details.keys() != set()
+    write_csv(tmp_path / "semi", opened, lambda rows: embed_entries(opened, rows, None, chosen), delimiter=";")
+    (semi,) = evaluate(
+        "hpatches-matching", opened.path, tmp_path / "mining", compare=[f"csv[delimiter=;]:{tmp_path / 'semi'}"]
+    ).results.values()
+    assert semi.details == csv.details
+    with pytest.raises(InputError, match=r"--compare csv\[delimiter=x\]:a: delimiter: Input should be"):
+        contender("csv[delimiter=x]:a")
+    with pytest.raises(UnknownNameError, match="Did you mean 'delimiter'"):
+        contender("csv[delimeter=;]:a")
     with pytest.raises(MissingError, match="nowhere"):
         evaluate("hpatches-matching", opened.path, tmp_path / "mining", compare=[f"csv:{tmp_path / 'nowhere'}"])
-    with pytest.raises(InputError, match="no histogram"):
-        evaluate("hpatches-matching", opened.path, tmp_path / "mining", compare=words, histogram=tmp_path / "h.png")
+
+
+def test_a_figure_that_cannot_be_drawn_is_said_before_anything_is_measured(store, tmp_path, monkeypatch):
+    monkeypatch.setattr(PhotoTour, "evaluate", lambda *given: pytest.fail("measured"))
+
+    def refused(kind, message, protocol="phototour", **figure):
+        with pytest.raises(kind, match=message):
+            evaluate(protocol, store, tmp_path / "mining", compare=["pixels"], **figure)
+
+    (tmp_path / "folder.png").mkdir()
+    for figure in ("plot", "histogram"):
+        refused(MissingError, "there is no folder .*nowhere", **{figure: tmp_path / "nowhere" / "figure.png"})
+        refused(InputError, rf"--{figure} .*pdf: figures are written as PNG", **{figure: tmp_path / "figure.pdf"})
+        refused(InputError, "give the name of a .png file", **{figure: tmp_path / "folder.png"})
+    refused(
+        InputError, "protocol 'hpatches-matching' draws no histogram", "hpatches-matching", histogram=tmp_path / "h.png"
+    )
 
 
 def test_kornias_descriptor_is_the_class_itself_on_patches_of_its_size(store):

@@ -84,5 +84,7 @@ def test_describe_writes_the_folder_for_a_store_of_hpatches(store, tmp_path, mon
     for out in (tmp_path / "out.txt", store.path / "manifest.json"):
         with pytest.raises(InputError, match="a name without ending"):
             module.describe("run", store.path, out)
+    with pytest.raises(MissingError, match=r"there is no folder .*nowhere"):
+        module.describe("run", store.path, tmp_path / "nowhere" / "out.npz")
     with pytest.raises(InputError, match=r"written as \.npz"):
         module.describe("run", tmp_path / "photo.png", tmp_path / "folder")

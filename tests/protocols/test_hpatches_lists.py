@@ -41,6 +41,25 @@ def test_the_rule_call_by_call():
         assert [c[k] for c in columns(inter)] == [a, t, i, z, u, patch[k]]
 
 
+def test_the_retrieval_rule_call_by_call():
+    """The same draws with the calls of the benchmark's script, one patch at a time."""
+    lengths, wanted = (7, 300, 1300, 40), (50, 90)
+    contrast = np.random.default_rng(2).uniform(0, 40, sum(lengths))
+    start = dict(zip("abcd", np.cumsum([0, *lengths])))
+    size = dict(zip("abcd", lengths))
+    random, lists = np.random.RandomState(9), []
+    for count in (4 * wanted[0], 10 * wanted[1]):
+        s = random.choice(np.array(list("abcd")), count)
+        drawn = [(k, random.randint(size[k])) for k in s]
+        lists.append(list(dict.fromkeys((k, i) for k, i in drawn if contrast[start[k] + i] > 10)))
+    queries = lists[0][: wanted[0]]
+    distractors = [item for item in lists[1] if item not in queries][: wanted[1]]
+    found = retrieval_lists(lengths, contrast, *wanted, seed=9)
+    for items, expected in zip(found, (queries, distractors)):
+        assert [("abcd"[s], i) for s, i in zip(items.s.tolist(), items.i.tolist())] == expected
+    assert (len(queries), len(distractors)) == wanted
+
+
 def test_the_documented_first_rows():
     """docs/tasks.md lists v_birdwoman,4,251 .. i_zion,3,1766 for split a, and its query list begins v_birdwoman,3 ..
     i_zion,1263. Sequences do not depend on lengths; with the lengths below the patches of both follow."""

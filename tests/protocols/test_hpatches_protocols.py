@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hpatches_world import described, drawn, stored
 
-from hardmine.errors import InputError, NumericalError, UnknownNameError
+from hardmine.errors import InputError, MissingError, NumericalError, UnknownNameError
 from hardmine.protocols.base import protocol
 
 SIZES = {"i_one": 20, "v_three": 17, "v_two": 20}
@@ -194,6 +194,8 @@ def test_the_figure_is_drawn(store, task, tmp_path):
     assert results["good"].metrics["map"] > results["bad"].metrics["map"]
     method.plot(results, tmp_path / "dots.png")
     assert (tmp_path / "dots.png").stat().st_size > 5000
+    with pytest.raises(MissingError, match="there is no folder"):
+        method.plot(results, tmp_path / "nowhere" / "dots.png")
 
 
 def test_whitening_is_that_of_the_benchmark(tmp_path):

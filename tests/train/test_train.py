@@ -192,11 +192,22 @@ def test_a_folder_of_another_run_is_refused(stores, tmp_path):
     assert not (tmp_path / "none").exists()
 
 
-def test_a_refused_recipe_leaves_its_folder_free(stores, tmp_path):
-    with pytest.raises(InputError, match="needs 4000 classes"):
-        train(recipe(stores, "train.pairs=4000"), tmp_path / "run")
-    assert not (tmp_path / "run" / "run.json").exists()
-    assert train(recipe(stores), tmp_path / "run").trained > 0
+def test_a_recipe_that_did_not_fit_does_not_keep_its_folder(stores, tmp_path):
+    """Too many pairs for the store are said once the folder is there; with fewer the same command goes on."""
+    too_many = recipe(stores, "train.pairs=10000")
+    with pytest.raises(InputError, match="a batch of 10000 pairs"):
+        train(too_many, tmp_path / "run")
+    with pytest.raises(InputError, match="a run of another recipe"):  # nothing of another one is resumed
+        train(recipe(stores), tmp_path / "run", must_resume=True)
+    done = train(recipe(stores), tmp_path / "run")
+    assert Run.open(tmp_path / "run").recipe.train.pairs == recipe(stores).train.pairs
+    assert done.trained == recipe(stores).train.total_steps
+
+
+def test_angles_are_of_unit_descriptors(stores, tmp_path):
+    given = recipe(stores, "sampler={name='adasample', distance='angle'}", "network={name='tfeat'}")
+    with pytest.raises(InputError, match=r"sampler\.distance = 'angle' is of unit descriptors, and network 'tfeat'"):
+        train(given, tmp_path / "run")
 
 
 def test_a_run_on_changed_data_is_refused(stores, tmp_path):

@@ -42,9 +42,17 @@ class AdaSampleOptions(Options):
     initial_loss: float = Field(1.0, gt=0)
 
     @model_validator(mode="after")
-    def _one_exponent(self) -> AdaSampleOptions:
+    def _nothing_is_without_effect(self) -> AdaSampleOptions:
         if self.exponent is not None and "lam" in self.model_fields_set:
-            raise ValueError("give either lam (the exponent is lam / L_avg) or a fixed exponent, not both")
+            raise ValueError(
+                "give either lam (the exponent is lam / L_avg) or a fixed exponent, not both; in place of a recipe's "
+                "lam: --set \"sampler={name='adasample', exponent=3}\""
+            )
+        idle = {"momentum", "initial_loss"} & self.model_fields_set if self.exponent is not None else set()
+        if idle:
+            raise ValueError(f"{min(idle)} is of L_avg, which a fixed exponent does not look at: leave it out")
+        if self.weights == "none" and "max_weight" in self.model_fields_set:
+            raise ValueError('max_weight caps a weight, and weights = "none" has none: leave it out')
         return self
 
 
