@@ -13,8 +13,8 @@ T = TypeVar("T")
 
 
 class Registry(Generic[T]):
-    """Names to implementations. The modules of the package `home` register themselves; they are imported on the
-    first look-up, so that a new file in it is a new choice and `hardmine --help` imports none of them."""
+    """Names to implementations. The modules of the package `home`, and of packages in it, register themselves; they are
+    imported on the first look-up, so that a new file there is a new choice and `hardmine --help` imports none."""
 
     def __init__(self, kind: str, home: str):
         self.kind, self.home = kind, home
@@ -45,8 +45,8 @@ class Registry(Generic[T]):
     def names(self) -> list[str]:
         """All known names, sorted; not those of a `family`, which may be without end."""
         if not self._loaded:
-            for module in pkgutil.iter_modules(importlib.import_module(self.home).__path__):
-                importlib.import_module(f"{self.home}.{module.name}")
+            for module in pkgutil.walk_packages(importlib.import_module(self.home).__path__, f"{self.home}."):
+                importlib.import_module(module.name)
             self._loaded = True
         return sorted(self._known)
 

@@ -102,6 +102,6 @@ def _options(word: str, text: str | None) -> dict[str, Any]:
 
 
 def _csv(folder: Path, store: PatchStore, delimiter: str) -> Describe:
-    from hardmine.protocols.hpatches_csv import csv_descriptors
+    from hardmine.protocols.hpatches.csv_files import csv_descriptors
 
     return csv_descriptors(folder, store, delimiter)

@@ -13,7 +13,7 @@ from hardmine.errors import InputError
 from hardmine.mining.embed import embed_entries, embed_patches
 from hardmine.pipeline.frames import REACH, cut, detect
 from hardmine.pipeline.images import read_grey
-from hardmine.protocols.hpatches_csv import write_csv
+from hardmine.protocols.hpatches.csv_files import write_csv
 from hardmine.store.files import replacing, require_folder
 from hardmine.store.patches import PatchStore
 from hardmine.train.networks import Network

@@ -11,8 +11,8 @@ from hpatches_world import described, drawn, stored
 from hardmine.metrics.precision_recall import average_precision
 from hardmine.pipeline.readers.hpatches_names import SEQUENCES
 from hardmine.protocols.base import protocol
-from hardmine.protocols.hpatches_lists import verification_lists
-from hardmine.protocols.hpatches_splits import official_split
+from hardmine.protocols.hpatches.lists import verification_lists
+from hardmine.protocols.hpatches.splits import official_split
 from hardmine.store.patches import PatchStore
 
 PAIR_HEADER = "s1,t1,idx1,s2,t2,idx2\n"

@@ -19,7 +19,7 @@ from hardmine.pipeline.pixels import prepare
 from hardmine.protocols.base import protocol
 from hardmine.protocols.contenders import contender, contenders, split_words
 from hardmine.protocols.evaluate import check_evaluations, evaluate
-from hardmine.protocols.hpatches_csv import write_csv
+from hardmine.protocols.hpatches.csv_files import write_csv
 from hardmine.protocols.kornia_descriptor import KorniaDescriptor
 from hardmine.protocols.phototour import PhotoTour
 from hardmine.store.patches import PatchStore

@@ -8,7 +8,7 @@ from hpatches_world import KINDS, described, drawn, stored
 
 from hardmine.errors import InputError, MissingError
 from hardmine.protocols.base import protocol
-from hardmine.protocols.hpatches_csv import csv_descriptors, write_csv
+from hardmine.protocols.hpatches.csv_files import csv_descriptors, write_csv
 
 SIZES = {"i_one": 6, "v_two": 4}
 

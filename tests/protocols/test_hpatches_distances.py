@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hardmine.protocols.hpatches_distances import listed, matrix, nearest_two
+from hardmine.protocols.hpatches.distances import listed, matrix, nearest_two
 
 
 @settings(max_examples=60, deadline=None)
@@ -41,7 +41,7 @@ def test_one_candidate_has_no_second():
 
 
 def test_listed_distances_in_blocks(monkeypatch):
-    monkeypatch.setattr("hardmine.protocols.hpatches_distances.BLOCK", 7)
+    monkeypatch.setattr("hardmine.protocols.hpatches.distances.BLOCK", 7)
     rng = np.random.default_rng(0)
     x, y = rng.standard_normal((9, 4)).astype(np.float32), rng.standard_normal((8, 4)).astype(np.float32)
     a, b = rng.integers(9, size=50), rng.integers(8, size=50)

@@ -11,9 +11,9 @@ import pytest
 
 from hardmine.errors import InputError
 from hardmine.pipeline.readers.hpatches_names import SEQUENCES, TEST
-from hardmine.protocols.hpatches_lists import kept_verification_lists, retrieval_lists, verification_lists
-from hardmine.protocols.hpatches_splits import official_split, task_file
-from hardmine.protocols.hpatches_task_files import Pairs, read_items, read_pairs
+from hardmine.protocols.hpatches.lists import kept_verification_lists, retrieval_lists, verification_lists
+from hardmine.protocols.hpatches.splits import official_split, task_file
+from hardmine.protocols.hpatches.task_files import Pairs, read_items, read_pairs
 
 HEADER = "s1,t1,idx1,s2,t2,idx2\n"
 

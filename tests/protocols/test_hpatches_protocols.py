@@ -138,8 +138,8 @@ def test_matching_equals_the_walk(store, distance, levels):
 @pytest.mark.parametrize("distance", ["l2", "l1", "masked_l1"])
 @pytest.mark.parametrize("levels", [0, 1])
 def test_retrieval_equals_the_walk(store, tmp_path, monkeypatch, distance, levels):
-    monkeypatch.setattr("hardmine.protocols.hpatches_retrieval.POOLS", (10, 15, 25, 100, 500))
-    monkeypatch.setattr("hardmine.protocols.hpatches_retrieval.BLOCK", 3)
+    monkeypatch.setattr("hardmine.protocols.hpatches.retrieval.POOLS", (10, 15, 25, 100, 500))
+    monkeypatch.setattr("hardmine.protocols.hpatches.retrieval.BLOCK", 3)
     values = drawn(SIZES, levels=levels)
     rng, names = np.random.default_rng(4), list(SIZES)
     items = [(s, i) for s in names for i in range(SIZES[s])]

@@ -15,13 +15,13 @@ from hardmine.errors import InputError
 from hardmine.metrics.precision_recall import average_precisions_of_ranks
 from hardmine.options import Options as ProtocolOptions
 from hardmine.protocols.base import Describe, Evaluated, Protocol, protocols
-from hardmine.protocols.hpatches_distances import matrix
-from hardmine.protocols.hpatches_lists import DISTRACTORS, QUERIES, SEED, retrieval_lists
-from hardmine.protocols.hpatches_plot import plot_task
-from hardmine.protocols.hpatches_splits import task_file
-from hardmine.protocols.hpatches_strips import NOISES
-from hardmine.protocols.hpatches_task import DescribedStrips, HPatchesOptions, Selected, select
-from hardmine.protocols.hpatches_task_files import Items, read_items
+from hardmine.protocols.hpatches.distances import matrix
+from hardmine.protocols.hpatches.lists import DISTRACTORS, QUERIES, SEED, retrieval_lists
+from hardmine.protocols.hpatches.plot import plot_task
+from hardmine.protocols.hpatches.splits import task_file
+from hardmine.protocols.hpatches.strips import NOISES
+from hardmine.protocols.hpatches.task import DescribedStrips, HPatchesOptions, Selected, select
+from hardmine.protocols.hpatches.task_files import Items, read_items
 from hardmine.store.patches import PatchStore
 
 POOLS = (100, 500, 1000, 5000, 10000, 15000, 20000)  # entries of the list that are ranked, the positives included

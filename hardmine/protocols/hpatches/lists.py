@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from hardmine.errors import InputError
-from hardmine.protocols.hpatches_task_files import Items, Pairs
+from hardmine.protocols.hpatches.task_files import Items, Pairs
 from hardmine.store.files import replacing
 
 SEED = 42

@@ -10,7 +10,7 @@ import numpy as np
 from hardmine.errors import InputError, MissingError
 from hardmine.pipeline.readers.hpatches import KINDS
 from hardmine.protocols.base import Describe
-from hardmine.protocols.hpatches_strips import strips_of
+from hardmine.protocols.hpatches.strips import strips_of
 from hardmine.store.files import disk_errors, replacing
 from hardmine.store.patches import PatchStore
 

@@ -15,10 +15,10 @@ from hardmine.options import Options as ProtocolOptions
 from hardmine.pipeline.readers.hpatches import KINDS
 from hardmine.pipeline.readers.hpatches_names import SEQUENCES
 from hardmine.protocols.base import Describe
-from hardmine.protocols.hpatches_distances import Distance, unmasked
-from hardmine.protocols.hpatches_splits import TaskName, official_split
-from hardmine.protocols.hpatches_strips import Strips, strips_of
-from hardmine.protocols.hpatches_whitening import apply, fit
+from hardmine.protocols.hpatches.distances import Distance, unmasked
+from hardmine.protocols.hpatches.splits import TaskName, official_split
+from hardmine.protocols.hpatches.strips import Strips, strips_of
+from hardmine.protocols.hpatches.whitening import apply, fit
 from hardmine.store.distances import as_descriptors
 from hardmine.store.patches import PatchStore
 

@@ -15,13 +15,13 @@ from hardmine.errors import InputError
 from hardmine.metrics.precision_recall import average_precision, roc_area, step_precision
 from hardmine.options import Options as ProtocolOptions
 from hardmine.protocols.base import Describe, Evaluated, Protocol, protocols
-from hardmine.protocols.hpatches_distances import listed
-from hardmine.protocols.hpatches_lists import PAIRS, SEED, Lists, kept_verification_lists
-from hardmine.protocols.hpatches_plot import plot_task
-from hardmine.protocols.hpatches_splits import task_file
-from hardmine.protocols.hpatches_strips import NOISES
-from hardmine.protocols.hpatches_task import DescribedStrips, HPatchesOptions, Selected, mean_of, select
-from hardmine.protocols.hpatches_task_files import Pairs, read_pairs
+from hardmine.protocols.hpatches.distances import listed
+from hardmine.protocols.hpatches.lists import PAIRS, SEED, Lists, kept_verification_lists
+from hardmine.protocols.hpatches.plot import plot_task
+from hardmine.protocols.hpatches.splits import task_file
+from hardmine.protocols.hpatches.strips import NOISES
+from hardmine.protocols.hpatches.task import DescribedStrips, HPatchesOptions, Selected, mean_of, select
+from hardmine.protocols.hpatches.task_files import Pairs, read_pairs
 from hardmine.store.patches import PatchStore
 
 IMBALANCE = 0.2  # positives for each negative

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hardmine.protocols.base import Evaluated
-from hardmine.protocols.hpatches_strips import NOISES
+from hardmine.protocols.hpatches.strips import NOISES
 from hardmine.store.files import replacing
 
 _COLOURS = dict(zip(NOISES, ("tab:green", "tab:blue", "tab:red"), strict=True))

@@ -13,10 +13,10 @@ import numpy as np
 from hardmine.metrics.precision_recall import average_precision, step_precision
 from hardmine.options import Options as ProtocolOptions
 from hardmine.protocols.base import Describe, Evaluated, Protocol, protocols
-from hardmine.protocols.hpatches_distances import Distance, nearest_two
-from hardmine.protocols.hpatches_plot import plot_task
-from hardmine.protocols.hpatches_strips import NOISES
-from hardmine.protocols.hpatches_task import DescribedStrips, HPatchesOptions, select
+from hardmine.protocols.hpatches.distances import Distance, nearest_two
+from hardmine.protocols.hpatches.plot import plot_task
+from hardmine.protocols.hpatches.strips import NOISES
+from hardmine.protocols.hpatches.task import DescribedStrips, HPatchesOptions, select
 from hardmine.store.patches import PatchStore
 
 MEASURES = ("ap", "ap-matlab", "ap-ratio", "success")
