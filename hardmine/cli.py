@@ -223,8 +223,8 @@ def evaluate(
     loaded, label = None, None
     if round is None and (checkpoint or network or weights or set_ or not compare):
         loaded, label = _network(checkpoint, network, weights, seed, set_)
-    elif checkpoint or network:
-        raise InputError("give --round or a network, not both")
+    elif checkpoint or network or weights or set_ or seed:
+        raise InputError("give --round or a network, not both; --weights, --seed and --set go with --network")
     with bar("patches") as progress:
         report = run(
             protocol,

@@ -17,7 +17,7 @@ def chosen_network(
     """The network in eval mode, and what to call it.
 
     checkpoint: a run's folder or its weights file. name: of a network, with `options`, and `weights` or initial ones of
-    `seed`. Raises InputError unless exactly one of the two is given, with what goes with it."""
+    `seed`. Raises InputError unless exactly one of the two is given, with what goes with it alone."""
     if (checkpoint is None) == (name is None):
         raise InputError("give either --checkpoint RUN or --network NAME (with --weights FILE, or untrained)")
     if checkpoint is not None:
@@ -25,6 +25,8 @@ def chosen_network(
             raise InputError("--weights, --seed and --set go with --network, not with --checkpoint")
         return load(checkpoint), checkpoint.name or str(checkpoint)
     assert name is not None  # said above
+    if weights is not None and seed:
+        raise InputError("--seed is of initial weights, and --weights gives others: leave one out")
     network = build(name, options, seed)
     if weights is not None:
         load_weights(network, weights)

@@ -101,6 +101,11 @@ class Bench:
         of a negative. advance: called after each batch."""
         network = moment.network(run)
         objective = build_objective(self.recipe, network)
+        if objective.state():
+            raise InputError(
+                f"loss {self.recipe.loss.name!r} has learned something of its own, which is not kept with the "
+                "weights: informativeness is measured of losses without"
+            )
         sampler = self._sampler()
         objective.advance(Elapsed(moment.step, self.recipe.train.total_steps, sampler.steps_per_pass))
         parts, skipped = [], 0

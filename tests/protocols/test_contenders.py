@@ -251,6 +251,17 @@ def test_the_command_line(store, weights, tmp_path):
     assert "--option x: expected key=value" in run(*words, "--option", "x", code=2)
     assert "Did you mean 'sift'" in run("evaluate", "phototour", store, "--compare", "sfit", code=2)
     assert "either --checkpoint RUN or --network NAME" in run("evaluate", "phototour", store, code=2)
+    of_network = "--weights, --seed and --set go with --network"
+    for idle in (
+        ["--seed", 3],
+        ["--round", "latest", "--weights", weights],
+        ["--round", "latest", "--set", "dropout=0"],
+    ):
+        assert of_network in run(*words, *idle, code=2)
+    made = finished_run(tmp_path / "run", store)
+    assert of_network in run("evaluate", "phototour", store, "--checkpoint", made, "--seed", 3, code=2)
+    named = ["evaluate", "phototour", store, "--network", "tfeat", "--weights", weights, "--seed", 3]
+    assert "--seed is of initial weights" in run(*named, code=2)
 
 
 def test_a_run_is_what_load_gives(store, tmp_path):

@@ -206,6 +206,13 @@ def test_a_loss_on_whole_batches_is_measured(store, tmp_path):
     assert all(point["mean_gradient_norm"] > 0 for point in facts["points"])
 
 
+def test_a_loss_that_learns_is_refused(store, tmp_path):
+    more = ["loss={name='margin', beta_lr=0.01}", "train.pairs=8", "train.steps=1", "data.exclude_overlap=0"]
+    train(load_recipe("hardnet", [f"data.store={store}", *more]), tmp_path / "run")
+    with pytest.raises(InputError, match="loss 'margin' has learned something of its own"):
+        analyse_informativeness(tmp_path / "run", tmp_path / "out")
+
+
 class Stop(Exception):
     pass
 
