@@ -10,6 +10,8 @@ from typing import Any
 
 import typer
 
+WIDE = 8  # columns; more do not fit a page, and would be cut off
+
 
 @contextmanager
 def bar(unit: str, shown: bool = True) -> Iterator[Any]:
@@ -50,13 +52,17 @@ def show(facts: dict[str, Any], json: bool, title: str) -> None:
 
 
 def show_parts(found: dict[str, Any], json: bool) -> None:
-    """Several facts, by title, as one JSON object, or as a table for each list of rows and each dict, a line else."""
+    """Several facts, by title, as one JSON object, or as a table for each list of rows and each dict, a line else. Of
+    few rows with many columns, each row is a column of the table."""
     if json:
         print_json(found)
         return
     for title, value in found.items():
         if isinstance(value, list) and value and isinstance(value[0], dict):
-            table(title, [_words(name) for name in value[0]], [[plain(v) for v in row.values()] for row in value])
+            columns, rows = [_words(name) for name in value[0]], [[plain(v) for v in row.values()] for row in value]
+            if len(columns) > WIDE and len(rows) < len(columns):  # the longer side goes down the page
+                columns, *rows = [list(line) for line in zip(columns, *rows)]
+            table(title, columns, rows)
         elif isinstance(value, dict):
             table(title, ["", ""], [[k, plain(v)] for k, v in value.items()])
         else:

@@ -88,8 +88,10 @@ class Audit:
 
     @property
     def suspects(self) -> np.ndarray:
-        """int64: rows of the `suspects` likeliest wrong labels, likeliest first."""
-        return self.rows[self.suspect_order[: self.options.suspects]]
+        """int64: rows of the `suspects` likeliest wrong labels, likeliest first; fewer where fewer items have a
+        neighbour of another label that speaks against theirs."""
+        first = self.suspect_order[: self.options.suspects]
+        return self.rows[first[self.noise[first] > 0]]  # NaN, of an item alone in its class, is not above 0
 
     def across_splits(self) -> int:
         """Groups of equal pixels that lie in more than one split: what is tested on was trained on."""

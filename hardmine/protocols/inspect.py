@@ -16,6 +16,8 @@ from hardmine.store.rounds import DERIVED, LOG, MiningStore, Round
 from hardmine.train import checkpoint
 from hardmine.train.runs import Run
 
+UNUSED: dict[str, Any] = {"age": None, "still hard": None, "stale": None}  # of a round that no run has looked at
+
 
 def inspect(path: str | Path) -> dict[str, Any]:
     """Facts about whatever is at `path`: titles to values, dicts, or lists of rows. Raises MissingError."""
@@ -63,9 +65,11 @@ def patch_store(store: PatchStore) -> dict[str, Any]:
 
 def mining_store(store: MiningStore) -> dict[str, Any]:
     """The committed rounds of a mining store: what each was made from, its size and spread, what was derived and how
-    much of the exact lists an index finds, and which of its files are missing or of another size than recorded."""
-    rounds = store.rounds()
-    log = json_lines(store.path / LOG)
+    much of the exact lists an index finds, and which of its files are missing or of another size than recorded; in the
+    mining store of a run also how stale each was when the run last looked."""
+    rounds, log, folder = store.rounds(), json_lines(store.path / LOG), store.path.resolve().parent
+    used = _rounds_used(Run.open(folder).log()) if (folder / "run.json").is_file() else []
+    stale = {each["round"]: {name: each[name] for name in UNUSED} for each in used}
     return {
         "mining store": str(store.path),
         "rounds": [
@@ -81,6 +85,7 @@ def mining_store(store: MiningStore) -> dict[str, Any]:
                 "spread": r.attrs["spread"],
                 "bytes": sum(r.sizes().values()),
                 "recall": _recall(r),
+                **stale.get(r.number, UNUSED),
                 "damaged files": [f"{each.file} {each.problem}" for each in r.damaged()],
             }
             for r in rounds
@@ -153,8 +158,7 @@ def _rounds_used(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for line in lines:
         for name, origin in (("start_round", "mining.start"), ("mined_round", "the run")):
             if name in line:
-                nothing = {"age": None, "still hard": None, "stale": None}
-                used.append({"round": line[name], "of": origin, "from step": line["step"], **nothing})
+                used.append({"round": line[name], "of": origin, "from step": line["step"], **UNUSED})
         if used and "round_age" in line:
             stale = None if "round_stale" not in line else bool(line["round_stale"]) or bool(used[-1]["stale"])
             used[-1] |= {"age": int(line["round_age"]), "still hard": line.get("round_still_hard"), "stale": stale}

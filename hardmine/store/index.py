@@ -25,6 +25,7 @@ from hardmine.store.sets import check_metric
 POINTS_PER_CENTROID = 39  # what faiss asks for before it warns of a poor clustering
 MOST_POINTS_PER_CENTROID = 256  # more do not help; faiss would drop them
 SAMPLE = 1000  # queries of the recall measurement
+LEAST = {"IVF": (1, "lists"), "HNSW": (2, "links of an item"), "NSG": (8, "links of an item")}
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,7 @@ def faiss_index(x: np.ndarray, factory: str, seed: int) -> tuple[Any, int]:
     """A faiss index on the CPU over checked descriptors float32 (N, D), N at least `points_needed`, and the number of
     points it was trained with. The same on every run. Raises InputError as `build_index` does."""
     faiss = load_faiss(factory)
+    _check_numbers(factory)
     try:
         index = faiss.index_factory(x.shape[1], factory, faiss.METRIC_L2)
     except RuntimeError as error:
@@ -177,6 +179,16 @@ def load_faiss(factory: str) -> ModuleType:
             "The index 'Flat' (exact) works without it."
         ) from error
     return faiss
+
+
+def _check_numbers(factory: str) -> None:
+    """Raises InputError for numbers in a factory string that faiss takes, and then ends the process with."""
+    for kind, number in re.findall(r"(IVF|HNSW|NSG)(\d+)", factory):
+        least, what = LEAST[kind]
+        if int(number) < least:
+            raise InputError(f"index {factory!r}: {kind}{number} is too few; give {least} or more {what}")
+    if re.search(r"PQ\d+x0", factory):
+        raise InputError(f"index {factory!r}: a product quantizer needs 1 bit or more")
 
 
 def points_needed(factory: str) -> tuple[int, str]:

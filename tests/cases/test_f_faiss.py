@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from hardmine.errors import InputError, NumericalError, StoreError, UnknownNameError
+from hardmine.store.approximate import approximate_both
 from hardmine.store.index import build_index, open_index
 from hardmine.store.search import nearest
 
@@ -75,6 +76,14 @@ def test_f68_what_faiss_does_not_find_is_masked_and_counted():
 def test_f69_an_unknown_factory_is_refused(factory):
     with pytest.raises(InputError, match=factory):
         build_index(points(), rows_of(900), factory)
+
+
+@pytest.mark.parametrize("factory", ["IVF0,Flat", "HNSW0", "HNSW1", "IVF16_HNSW1,Flat", "NSG1", "PQ4x0", "IVF4,PQ4x0"])
+def test_f69_numbers_that_faiss_dies_of_are_refused(factory):
+    labels = np.arange(900) // 10
+    for attempt in (build_index, lambda x, rows, asked: approximate_both(x, rows, labels, 5, asked)):
+        with pytest.raises(InputError, match=f"{factory}.* or more"):
+            attempt(points(), rows_of(900), factory)
 
 
 def test_f71_any_dtype_and_layout():

@@ -51,6 +51,11 @@ def test_g87_three_rounds_and_the_age_of_each(store, tmp_path):
     shown = inspect(run)["rounds trained from"]
     assert [(each["from step"], each["age"]) for each in shown] == [(0, 2), (2, 2), (4, 2)]
     assert all(0 < each["still hard"] <= 1 and each["stale"] is None for each in shown)
+    kept = inspect(run / "mining")["rounds"]
+    assert kept
+    for line in kept:
+        used = next(each for each in shown if each["round"] == line["round"])
+        assert (line["age"], line["still hard"], line["stale"]) == (used["age"], used["still hard"], used["stale"])
 
 
 def test_g87_a_round_past_its_age_is_said_once(store, tmp_path):

@@ -54,6 +54,15 @@ def test_options_that_contradict_or_do_nothing_are_refused(store, mined, words, 
     assert (mined / "log.jsonl").read_bytes() == before
 
 
+def test_inspect_is_readable_on_a_page_of_80_columns(mined):
+    """Cells that do not fit a table are cut off, and what is cut off cannot be read anywhere else."""
+    shown = run("inspect", mined)
+    for text in ("l2net", "patch store", "damaged files", "centroids, index, knn, pairs", "index (recall): 1", "age"):
+        assert text in shown, text
+    facts = json.loads(run("inspect", mined, "--json"))["rounds"][0]
+    assert (facts["age"], facts["still hard"], facts["stale"]) == (None, None, None)
+
+
 def test_names_of_derivations_may_have_spaces(store, mined):
     found = json.loads(run("mine", store.path, mined, "--round", "1", "--derive", "pairs, knn", "--json"))
     assert found["messages"] == ["round 1 has all of it: nothing to derive"]

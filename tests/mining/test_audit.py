@@ -51,6 +51,27 @@ def planted(tmp_path):
     return store, mined.round, tmp_path
 
 
+def test_what_nothing_speaks_against_is_no_suspect(planted, tmp_path):
+    """However many are asked for: neither items whose neighbours agree, nor one that is alone in its class."""
+    store, source, _ = planted
+    found = audit(store, source, AuditOptions(near=0.01, suspects=1000))
+    scored = dict(zip(found.rows.tolist(), found.noise.tolist()))
+    assert set(found.suspects.tolist()) == {row for row, noise in scored.items() if noise > 0}
+    assert 0 < len(found.suspects) < len(store)
+    alone = store_of(
+        tmp_path / "alone", np.random.default_rng(1).integers(0, 256, (7, 12, 12), np.uint8), [0] * 6 + [1]
+    )
+    written = audit_store(
+        alone.path,
+        mine(alone, tmp_path / "m", Tiny()).round.folder.parents[1],
+        out=tmp_path / "out",
+        options={"suspects": 7},
+    )
+    assert written["rows to exclude"] == written["suspected labels"] < 7
+    assert "NaN" not in (tmp_path / "out/audit.json").read_text()
+    assert 6 not in [each["row"] for each in json.loads((tmp_path / "out/exclude.json").read_text())["rows"]]
+
+
 def test_planted_faults_are_found_and_named(planted):
     store, source, _ = planted
     found = audit(store, source, AuditOptions(near=0.01))
