@@ -327,7 +327,9 @@ def parse_attributes(content: bytes, folder: str) -> dict[str, Any]:
     """The attributes in the `zarr.json` of a round, which lies in `folder`, a path or a URL. Raises StoreError."""
     try:
         attrs = json.loads(content).get("attributes", {})
-    except ValueError as error:
+        if attrs.get("committed") and (missing := {"key", "key_hash", "derived", "files"} - attrs.keys()):
+            raise ValueError(f"it lacks {', '.join(sorted(missing))}")
+    except (ValueError, AttributeError) as error:
         raise StoreError(
             f"{folder}/zarr.json is damaged ({error}). Delete the folder {folder} and mine again."
         ) from error

@@ -74,6 +74,15 @@ def test_uncommitted_rounds_are_invisible(mined, tmp_path):
         target.open("latest")
 
 
+@pytest.mark.parametrize(
+    "content", ["{", "[]", '{"attributes": [1]}', '{"attributes": {"committed": true, "key": {}}}']
+)
+def test_attributes_that_are_none_name_the_file(mined, tmp_path, content):
+    (mined.round.folder / "zarr.json").write_text(content)
+    with pytest.raises(StoreError, match=r"000001/zarr\.json is damaged \(.*\)\. Delete the folder"):
+        MiningStore(tmp_path / "mining").rounds()
+
+
 @pytest.mark.parametrize("damage", ["missing", "short"])
 @pytest.mark.parametrize("name", ["descriptors/c/1/0", "knn/c/0/0", "entry_row/c/0"])
 def test_opening_names_a_damaged_file_and_what_to_do(mined, tmp_path, damage, name):
