@@ -187,7 +187,7 @@ class _Near:
     def _ranked(self, all_keys: list[np.ndarray], matches: Matches, part: np.ndarray) -> tuple[NearRanks, np.ndarray]:
         """Ranks of a block from the keys of all items of other labels that are within its limits; and the places in the
         block of queries that are not among them, since for them the limit was too near."""
-        keys = torch.from_numpy(np.concatenate(all_keys)).sort()[0].numpy()
+        keys = np.sort(np.concatenate(all_keys))
         line, column, value = matches.line.astype(np.int64), matches.column.astype(np.int64), matches.value
         depth, slack, every = self.depth[part], self.within.slack[part][line], np.arange(len(part))
         before = np.searchsorted(keys, key(line, value - slack, 0))

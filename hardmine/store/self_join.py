@@ -62,7 +62,7 @@ class _Join:
                 if waiting > MOST_WAITING:
                     return np.arange(len(self.query))
             for part, limit, keys in zip(self.within.parts, limits, self.within.together(limits, every)):
-                settled = self._take(part, limit, torch.from_numpy(np.concatenate(keys)).sort()[0].numpy())
+                settled = self._take(part, limit, np.sort(np.concatenate(keys)))
                 left.append(self.query[part[~settled]])
         return np.sort(np.concatenate(left))
 
@@ -70,7 +70,7 @@ class _Join:
         """Limits float32 (B,) of a block, squared, and about how many items are within them."""
         sampled = self.within.sampled(self.within.left(part))
         same = self.label[self.within.sample] == self.label[part, None]
-        limit = np.partition(np.where(same, np.inf, sampled), self.nth, axis=1)[:, self.nth]
+        limit = np.partition(np.where(same, np.inf, sampled), self.nth, axis=1)[:, self.nth].copy()  # alone
         found = sampled <= limit[:, None]
         return limit, STRIDE * int(np.count_nonzero(found if self.everything is not None else found & ~same))
 
