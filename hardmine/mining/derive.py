@@ -120,7 +120,7 @@ def neighbour_lists(
     sets = in_order(source.descriptors(), items), source.entry_row[items], source.entry_label[items]
     if knn_index in (None, "Flat"):
         return *nearest_both(*sets, k, device=device), {}, []
-    everything, others, record, messages = approximate_both(*sets, k, str(knn_index))
+    everything, others, record, messages = approximate_both(*sets, k, str(knn_index), device=device)
     return everything, others, {"knn_asked": knn_index, **record}, messages
 
 

@@ -27,16 +27,25 @@ MOST_CANDIDATES = 8  # times those of an index that knows exact distances, for o
 COMPRESSED = r"PQ|SQ|LSH|RaBitQ"
 MOST_OF_A_CLASS = 256  # candidates fetched on top, for those with the query's own label
 BLOCK = 4096  # queries at once
+MOST_ON_GPU = 2048  # candidates of a query, and lists it looks at, that faiss takes on a GPU
 
 
 def approximate_both(
-    database: np.ndarray, rows: np.ndarray, labels: np.ndarray, k: int, factory: str, *, seed: int = 0
+    database: np.ndarray,
+    rows: np.ndarray,
+    labels: np.ndarray,
+    k: int,
+    factory: str,
+    *,
+    seed: int = 0,
+    device: torch.device | str | None = None,
 ) -> tuple[Neighbours, Neighbours, dict[str, Any], list[str]]:
     """As `nearest_both` of a database with itself, through the index `factory`, and a record of what was found.
 
     database: (N, D); rows, labels: int64 (N,). factory: 'IVFclasses,Flat', whose cells are the classes, or a faiss
     factory string. A list that the candidates do not fill is completed by the exact search, so -1 stands only where
-    there are fewer than k neighbours. record: `knn_index` (in use: 'Flat' where the items do not suffice for the
+    there are fewer than k neighbours. device: CUDA searches exactly there, and an inverted file as well where faiss is
+    built for GPUs; the CPU by default. record: `knn_index` (in use: 'Flat' where the items do not suffice for the
     other), `recall` and `recall_other` over `sampled` queries, `search` (what was settled: nprobe, efSearch,
     candidates, cells), `completed` (lists), `seed`. Raises InputError as `build_index` does.
     """
@@ -46,13 +55,16 @@ def approximate_both(
     reason = _unfit(factory, labels)
     if factory == "Flat" or reason is not None:
         messages = [] if factory == "Flat" else [f"knn index {factory}: {len(x)} items, but {reason}; searched exactly"]
-        everything, others = nearest_both(x, rows, labels, k)
+        everything, others = nearest_both(x, rows, labels, k, device=device)
         return everything, others, {"knn_index": "Flat"}, messages
-    search = (
-        ClassCells(x, rows, labels, k) if factory == CLASSES else _FaissCandidates(factory, x, rows, labels, k, seed)
-    )
+    search: ClassCells | _FaissCandidates
+    if factory == CLASSES:
+        search = ClassCells(x, rows, labels, k)
+    else:
+        search = _FaissCandidates(factory, x, rows, labels, k, seed, torch.device(device or "cpu"))
     sample = np.sort(np.random.Generator(np.random.Philox(seed)).choice(len(x), min(SAMPLE, len(x)), replace=False))
-    exact = nearest_both(x, rows, labels, k, queries=x[sample], query_rows=rows[sample], query_labels=labels[sample])
+    sampled: dict[str, Any] = {"queries": x[sample], "query_rows": rows[sample], "query_labels": labels[sample]}
+    exact = nearest_both(x, rows, labels, k, **sampled, device=device)
     search.settle(sample, exact)
     lists = Lists(len(x), k), Lists(len(x), k)
     for items in search.blocks():
@@ -83,14 +95,26 @@ class _FaissCandidates:
         "these descriptors have no cells that hold neighbours together. An index with fewer, larger lists finds more"
     )
 
-    def __init__(self, factory: str, x: np.ndarray, rows: np.ndarray, labels: np.ndarray, k: int, seed: int):
-        self.index = faiss_index(x, factory, seed)[0]
+    def __init__(
+        self,
+        factory: str,
+        x: np.ndarray,
+        rows: np.ndarray,
+        labels: np.ndarray,
+        k: int,
+        seed: int,
+        device: torch.device,
+    ):
+        self._faiss, self.index, self._device = load_faiss(factory), faiss_index(x, factory, seed)[0], device
         self.x, self.base, self.rows, self.labels, self.k = x, as_tensor(x), rows, labels, k
         largest = int(np.unique(labels, return_counts=True)[1].max())
         self.ask = min(len(x), k + SPARE + min(largest, MOST_OF_A_CLASS))
         compressed = re.search(COMPRESSED, factory) is not None
         self._most = min(len(x), MOST_CANDIDATES * self.ask) if compressed else self.ask
         self._width = _Width(factory, self.index, self.ask)
+        resources = getattr(self._faiss, "StandardGpuResources", None)  # of a faiss that is built for GPUs
+        self._resources = None if resources is None or device.type != "cuda" else resources()
+        self._searched: Any = None  # the index, or its copy on the GPU, as wide as it is now
 
     def settle(self, sample: np.ndarray, exact: tuple[Neighbours, Neighbours]) -> None:
         """Widen the search until it finds enough of the sample's (B,) true neighbours, in both lists."""
@@ -100,6 +124,7 @@ class _FaissCandidates:
                 return
             if not (self._width.widen() or self._more()):
                 return
+            self._searched = None
 
     def blocks(self) -> list[np.ndarray]:
         """All items, in blocks of bounded memory."""
@@ -108,7 +133,9 @@ class _FaissCandidates:
 
     def listed(self, items: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
         """For items (B,): rows and distances (B, k + 1) of any label, and of other labels; -1 and NaN padded."""
-        place = self.index.search(self.x[items], self.ask)[1]
+        if self._searched is None:
+            self._searched = self._on_device()
+        place = self._searched.search(self.x[items], self.ask)[1]
         line, column = np.nonzero((place >= 0) & (place != items[:, None]))  # faiss says -1 where it found nothing
         found = torch.from_numpy(place[line, column])
         distance = np.full(place.shape, np.inf, np.float32)
@@ -117,6 +144,13 @@ class _FaissCandidates:
         both = [sorted_lists(rows, distance, keep)]
         distance[self.labels[place] == self.labels[items][:, None]] = np.inf
         return [*both, sorted_lists(rows, distance, keep)]
+
+    def _on_device(self) -> Any:
+        """A copy of an inverted file on the GPU where that is asked for and can be; else the index itself."""
+        lists = self._width.lists
+        if self._resources is None or lists is None or max(self.ask, lists) > MOST_ON_GPU:
+            return self.index
+        return self._faiss.index_cpu_to_gpu(self._resources, self._device.index or 0, self.index)
 
     def record(self) -> dict[str, int]:
         """What a round says of the search."""
@@ -140,6 +174,11 @@ class _Width:
         if self._graph is not None:
             self._graph.efSearch = max(self._graph.efSearch, ask)
 
+    @property
+    def lists(self) -> int | None:
+        """Inverted lists that a query looks at; None where there are none."""
+        return None if self._inverted is None else int(self._inverted.nprobe)
+
     def widen(self) -> bool:
         """Twice as wide; False where that is not possible, or no longer faster than the exact search."""
         if self._inverted is not None and 2 * self._inverted.nprobe <= max(2, self._inverted.nlist // MOST_PROBED):
@@ -151,8 +190,8 @@ class _Width:
         return False
 
     def record(self) -> dict[str, int]:
-        if self._inverted is not None:
-            return {"nprobe": int(self._inverted.nprobe)}
+        if self.lists is not None:
+            return {"nprobe": self.lists}
         return {} if self._graph is None else {"efSearch": int(self._graph.efSearch)}
 
 

@@ -2,8 +2,10 @@
 
 import numpy as np
 import pytest
+import torch
 
 from hardmine.errors import InputError
+from hardmine.store import approximate
 from hardmine.store.approximate import TARGET, approximate_both
 from hardmine.store.search import nearest_both
 
@@ -49,6 +51,38 @@ def test_the_search_is_widened_until_it_finds_enough_and_no_further():
     assert record["search"]["nprobe"] == 4  # a quarter
     assert record["recall_other"] < TARGET
     assert "no cells that hold neighbours together" in messages[1]
+
+
+@pytest.mark.parametrize("factory", ["IVF16,Flat", "HNSW16"])
+def test_an_inverted_file_is_searched_on_the_gpu_where_faiss_can(monkeypatch, factory):
+    """With a stand-in for faiss's GPU part: which index is copied, how wide it is, and that the lists do not change."""
+    faiss = pytest.importorskip("faiss")
+    copied = []
+
+    def copy(resources, number, index):
+        copied.append((resources, number, faiss.downcast_index(index).nprobe))
+        return faiss.clone_index(index)
+
+    x, rows, labels = clusters(dim=3)
+    expected = approximate_both(x, rows, labels, 12, factory)
+    monkeypatch.setattr(faiss, "StandardGpuResources", lambda: "resources", raising=False)
+    monkeypatch.setattr(faiss, "index_cpu_to_gpu", copy, raising=False)
+    approximate_both(x, rows, labels, 12, factory)
+    assert copied == []  # on the CPU, unless asked
+    searched = approximate._FaissCandidates(factory, x, rows, labels, 12, 0, torch.device("cuda:1"))
+    sample = np.arange(0, len(x), 3)
+    own = {"queries": x[sample], "query_rows": rows[sample], "query_labels": labels[sample]}
+    searched.settle(sample, nearest_both(x, rows, labels, 12, **own))
+    assert searched.record() == expected[2]["search"]
+    if factory == "HNSW16":
+        assert copied == []
+    else:
+        assert copied[0] == ("resources", 1, 1)
+        assert [width for _, _, width in copied] == [2**i for i in range(len(copied))]
+        assert copied[-1][2] == searched.record()["nprobe"]
+    np.testing.assert_array_equal(searched.listed(np.arange(len(x)))[0][0][:, :12], expected[0].rows)
+    monkeypatch.setattr(approximate, "MOST_ON_GPU", 1)
+    assert searched._on_device() is searched.index
 
 
 def test_the_same_lists_on_every_run():
