@@ -24,6 +24,12 @@ MOST_PAIRS = 1 << 32  # 16 GB of float32
 PAIRS_PER_STEP = 1 << 20
 MOST_IN_MEMORY = 1 << 28  # bytes of pair distances
 LARGE_CLASS = 1024  # from here on one entry's pairs are a step of their own
+INDEX_PAYS = 200_000  # items from which on an index finds lists faster than all compared with all, on a CPU
+
+_ADVICE = (
+    "{:,} items were compared with all. Where classes are small clusters, --knn-index IVFclasses,Flat finds most of the "
+    "neighbours in less time"
+)
 
 Device = torch.device | str | None
 
@@ -115,11 +121,12 @@ def neighbour_lists(
 ) -> tuple[Neighbours, Neighbours, dict[str, Any], list[str]]:
     """The k nearest items of each item of a round, of any label and of other labels (see `Round.knn`), how they were
     found and what is to be said of it. knn_index: 'IVFclasses,Flat' or a faiss factory string (see `approximate_both`);
-    None or 'Flat' compares all with all."""
+    None or 'Flat' compares all with all, None with a word of advice where that took long."""
     items = source.items
     sets = in_order(source.descriptors(), items), source.entry_row[items], source.entry_label[items]
     if knn_index in (None, "Flat"):
-        return *nearest_both(*sets, k, device=device), {}, []
+        slow = knn_index is None and len(items) > INDEX_PAYS and torch.device(device or "cpu").type == "cpu"
+        return *nearest_both(*sets, k, device=device), {}, [_ADVICE.format(len(items))] if slow else []
     everything, others, record, messages = approximate_both(*sets, k, str(knn_index), device=device)
     return everything, others, {"knn_asked": knn_index, **record}, messages
 

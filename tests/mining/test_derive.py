@@ -1,5 +1,7 @@
 """Derived data against plain loops."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from scipy.spatial.distance import pdist
@@ -49,3 +51,16 @@ def test_centroids_and_nearest_classes():
         assert classes[c].tolist() == ([o for _, o in others] + [-1] * 3)[:3]
         np.testing.assert_allclose(distance[c, : len(others)], [d for d, _ in others], rtol=1e-6)
         assert np.isnan(distance[c, len(others) :]).all()
+
+
+def test_a_long_search_of_all_with_all_is_advised_against(monkeypatch):
+    x = np.random.default_rng(2).standard_normal((12, 4)).astype(np.float32)
+    items = np.arange(12)
+    source = SimpleNamespace(items=items, descriptors=lambda: x, entry_row=items, entry_label=items // 3)
+    assert derive.neighbour_lists(source, 2)[3] == []
+    monkeypatch.setattr(derive, "INDEX_PAYS", 11)
+    assert derive.neighbour_lists(source, 2)[3] == [
+        "12 items were compared with all. Where classes are small clusters, --knn-index IVFclasses,Flat finds most of "
+        "the neighbours in less time"
+    ]
+    assert derive.neighbour_lists(source, 2, knn_index="Flat")[3] == []  # asked for
