@@ -27,8 +27,8 @@ LARGE_CLASS = 1024  # from here on one entry's pairs are a step of their own
 INDEX_PAYS = 200_000  # items from which on an index finds lists faster than all compared with all, on a CPU
 
 _ADVICE = (
-    "{:,} items were compared with all. Where classes are small clusters, --knn-index IVFclasses,Flat finds most of the "
-    "neighbours in less time"
+    "{:,} items were compared with all. Where classes are small clusters, --knn-index IVFclasses,Flat finds most of "
+    "the neighbours in less time"
 )
 
 Device = torch.device | str | None
