@@ -179,7 +179,8 @@ def test_plans_carry_the_weights_of_their_option(weights):
     sizes = [4, 3, 6, 5]
     entries = Entries(np.arange(18), np.zeros(18, np.int16), np.concatenate([[0], np.cumsum(sizes)]))
     x = rng.normal(size=(18, 5))
-    options = check(AdaSampleOptions, {"exponent": 3.0, "weights": weights, "max_weight": np.inf}, "sampler")
+    uncapped = {} if weights == "none" else {"max_weight": np.inf}
+    options = check(AdaSampleOptions, {"exponent": 3.0, "weights": weights, **uncapped}, "sampler")
     sampler = AdaSample(entries, options, pairs=4)
     sampler.distances = OnlineDistances(entries, lambda rows, views: x[rows])
     for step in range(20):
