@@ -23,6 +23,8 @@ MASKED_AT_ONCE = 1 << 22  # positions masked by one indexing operation
 def fill(sets: Sets, which: np.ndarray, everything: Lists | None, others: Lists | None, block: int | None) -> None:
     """Fill the lists of the queries `which`, int64 (n,): the nearest items of any label, and of another label. block:
     queries at once, chosen by memory where None."""
+    if not len(which):
+        return
     block = block or max(1, min(4096, BLOCK_VALUES // len(sets.rows)))
     base_norm = (sets.base * sets.base).sum(1)
     longest = float(base_norm.max().sqrt())

@@ -33,7 +33,7 @@ class Lists:
         self.distance = np.full((count, k), np.nan, np.float32)
         self.tied = np.zeros(count, bool)
 
-    def take(self, queries: slice | np.ndarray, rows: np.ndarray, distance: np.ndarray) -> None:
+    def take(self, queries: np.ndarray, rows: np.ndarray, distance: np.ndarray) -> None:
         """The sorted lists of some queries. rows, distance: (B, at most k + 1); the one beyond k tells of a tie."""
         width = min(self.k, rows.shape[1])
         self.rows[queries, :width], self.distance[queries, :width] = rows[:, :width], distance[:, :width]

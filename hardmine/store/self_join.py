@@ -97,7 +97,7 @@ class _Join:
         self, part: np.ndarray, limit: np.ndarray, keys: np.ndarray, k: int
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Rows and distances (B, k + 1), sorted, and for which lines nothing that was not looked at belongs there."""
-        every, width = np.arange(len(part)), k + SPARE
+        width = k + SPARE
         start = np.searchsorted(keys, key(np.arange(len(part) + 1), 0.0, 0))
         start, count = start[:-1], np.diff(start)
         place = start[:, None] + np.arange(width + 1)
@@ -107,7 +107,7 @@ class _Join:
         value = np.where(there, value_of(picked), np.inf)
         beyond = np.minimum(value[:, width], limit)
         sure = value[:, k - 1] + self.within.slack[part] < beyond
-        line = torch.from_numpy(part[every.repeat(width)])
+        line = torch.from_numpy(part.repeat(width))
         distance = listed_distances(self.sets.base, line, self.sets.base, torch.from_numpy(column[:, :-1].reshape(-1)))
         distances = np.where(there[:, :-1], distance.numpy().reshape(-1, width), np.float32(np.inf))
         return *sorted_lists(self.sets.rows[column[:, :-1]], distances, k + 1), sure
