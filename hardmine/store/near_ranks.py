@@ -125,7 +125,7 @@ class _Near:
             left = np.concatenate(again)
             rest = np.split(left, range(block, len(left), block)) if len(left) else []
             for part, matches, keys in every(partial(self._alone, surely=True), rest):
-                yield self._ranked(keys, matches, part)[0]
+                yield self._ranked(keys, matches, part, surely=True)[0]
 
     def _alone(self, part: np.ndarray, surely: bool = False) -> tuple[np.ndarray, Matches, list[np.ndarray]]:
         """A block with its matches and the keys of the items of other labels within its limits."""
@@ -184,9 +184,12 @@ class _Near:
             line, place = np.divmod(np.flatnonzero(is_match), last - first)
             yield key(line, square[line, place], place + first)
 
-    def _ranked(self, all_keys: list[np.ndarray], matches: Matches, part: np.ndarray) -> tuple[NearRanks, np.ndarray]:
+    def _ranked(
+        self, all_keys: list[np.ndarray], matches: Matches, part: np.ndarray, surely: bool = False
+    ) -> tuple[NearRanks, np.ndarray]:
         """Ranks of a block from the keys of all items of other labels that are within its limits; and the places in the
-        block of queries that are not among them, since for them the limit was too near."""
+        block of queries that are not among them, since for them the limit was too near. surely: no limit was; it is
+        not counted again, since the product with another block rounds otherwise than that with the sample."""
         keys = np.sort(np.concatenate(all_keys))
         line, column, value = matches.line.astype(np.int64), matches.column.astype(np.int64), matches.value
         depth, slack, every = self.depth[part], self.within.slack[part][line], np.arange(len(part))
@@ -199,7 +202,9 @@ class _Near:
         before = np.sort((line << 40) + before - start[line], kind="stable") - (line << 40)  # nearly sorted
         count = np.bincount(line, minlength=len(part))
         in_front = np.searchsorted(keys, key(every, matches.cut, MOST_ITEMS - 1), "right") - start + count
-        good = np.isinf(matches.cut) | (in_front >= depth)  # the matches that are not here have ranks beyond the depth
+        good = (
+            surely | np.isinf(matches.cut) | (in_front >= depth)
+        )  # the matches that are not here have ranks beyond the depth
         rank = before + np.arange(1, len(line) + 1) - (np.cumsum(count) - count)[line]
         inside = (rank <= depth[line]) & good[line]
         count = np.bincount(line[inside], minlength=len(part))[good]
